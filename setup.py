@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the extensions; everything else about the package stands in pyproject.toml.
+
+Environment:
+    DEBUG=1     -O0 -g and assertions instead of -O3.
+    MAX_JOBS    compilers that run at once (torch.utils.cpp_extension reads it).
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+ROOT = Path(__file__).parent
+DEBUG = os.environ.get("DEBUG", "0") == "1"
+
+# The torch-free core: no torch, Python or device header may be included by these files.
+CORE_SOURCES = [
+    "csrc/cpu/copy_rows.cpp",
+]
+
+# The torch layer: operator registration, the argument contract, the CPU kernels, the Python bindings.
+TORCH_SOURCES = [
+    "csrc/op_registration.cpp",
+]
+
+COMPILE_ARGS = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden"]
+COMPILE_ARGS += ["-O0", "-g"] if DEBUG else ["-O3"]
+
+CORE = Extension(
+    "torch_offload.liboffload",
+    CORE_SOURCES,
+    include_dirs=["csrc"],
+    extra_compile_args=[*COMPILE_ARGS, "-DOFFLOAD_BUILDING_CORE"],
+    extra_link_args=["-Wl,-soname,liboffload.so", "-pthread"],
+    language="c++",
+)
+TORCH = CppExtension(
+    "torch_offload._C",
+    TORCH_SOURCES,
+    include_dirs=[str(ROOT / "csrc")],
+    # OpenMP as torch uses it: at::parallel_for runs serially in a file that is compiled without it.
+    extra_compile_args=[*COMPILE_ARGS, "-fopenmp"],
+    extra_link_args=["-Wl,-rpath,$ORIGIN", "-fopenmp"],
+    libraries=["offload"],
+)
+
+
+class Build(BuildExtension):
+    """Builds `liboffload.so` under its plain name and lets `_C` link to it."""
+
+    def get_ext_filename(self, fullname):
+        filename = super().get_ext_filename(fullname)
+        if fullname.rpartition(".")[2] == "liboffload":
+            return str(Path(filename).with_name("liboffload.so"))
+        return filename
+
+    def build_extension(self, ext):
+        if ext is not CORE:
+            ext.library_dirs.append(str(Path(self.get_ext_fullpath(CORE.name)).parent))
+        super().build_extension(ext)
+
+
+if sys.platform != "linux":
+    sys.exit("torch_offload: expected to be built on Linux, got " + sys.platform)
+
+setup(ext_modules=[CORE, TORCH], cmdclass={"build_ext": Build})
