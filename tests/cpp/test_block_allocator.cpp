@@ -158,7 +158,7 @@ TEST(random_operations_lifo) { churn(Order::kLifo, 64, kOperations, 1); }
 TEST(random_operations_fifo) { churn(Order::kFifo, 16, kOperations, 2); }
 TEST(random_operations_random) { churn(Order::kRandom, 64, kOperations, 3); }
 TEST(random_operations_even_odd) { churn(Order::kEvenOdd, 512, kOperations, 4); }
-TEST(random_operations_coarse_alignment) { churn(Order::kRandom, 65536, kOperations / 4, 5); }
+TEST(random_operations_coarse_alignment) { churn(Order::kRandom, 65536, kOperations, 5); }
 
 TEST(sizes_that_wrap_when_rounded_are_refused) {
   BlockAllocator allocator(1 << 20, 64);
