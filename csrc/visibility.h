@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The library is compiled with -fvisibility=hidden. What another shared object uses is marked here.
+// The core library is compiled with hidden symbols; what its users may link to is marked here.
 #pragma once
 
-// C++ classes and functions of the core that the torch layer links to.
+// C++ symbols of liboffload.so that the torch layer uses.
 #define OFFLOAD_CORE_API __attribute__((visibility("default")))
