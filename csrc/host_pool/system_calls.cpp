@@ -21,6 +21,9 @@ long call_mbind(void* address, unsigned long length, int mode, const unsigned lo
   return syscall(SYS_mbind, address, length, mode, nodes, max_node, flags);
 }
 
+// By number: the sanitizers replace the function by one that does nothing.
+int call_mlock(const void* address, size_t length) { return static_cast<int>(syscall(SYS_mlock, address, length)); }
+
 int call_mincore(void* address, size_t length, unsigned char* resident) { return mincore(address, length, resident); }
 
 int call_memfd_create(const char* name, unsigned flags) {
@@ -44,7 +47,7 @@ bool call_read_text(const char* path, std::string* text) {
 }  // namespace
 
 const SystemCalls& system_calls() {
-  static const SystemCalls calls = {mmap,        madvise, mlock, call_mincore, call_memfd_create, call_mbind,
+  static const SystemCalls calls = {mmap, madvise, call_mlock, call_mincore, call_memfd_create, call_mbind,
                                     call_read_text};
   return calls;
 }
