@@ -18,21 +18,29 @@ DEBUG = os.environ.get("DEBUG", "0") == "1"
 
 # The torch-free core: no torch, Python or device header may be included by these files.
 CORE_SOURCES = [
+    "csrc/cpu/copy_ranges.cpp",
     "csrc/cpu/copy_rows.cpp",
 ]
 
 # The torch layer: operator registration, the argument contract, the CPU kernels, the Python bindings.
 TORCH_SOURCES = [
     "csrc/op_registration.cpp",
+    "csrc/sparse_copy_args.cpp",
+    "csrc/tensor_checks.cpp",
+    "csrc/overlap.cpp",
+    "csrc/autograd.cpp",
+    "csrc/meta.cpp",
+    "csrc/cpu/sparse_copy.cpp",
+    "csrc/python_bindings.cpp",
 ]
 
-COMPILE_ARGS = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden"]
-COMPILE_ARGS += ["-O0", "-g"] if DEBUG else ["-O3"]
+COMPILE_ARGS = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-g0"]
+COMPILE_ARGS += ["-O0", "-g3"] if DEBUG else ["-O3"]
 
 CORE = Extension(
     "torch_offload.liboffload",
     CORE_SOURCES,
-    include_dirs=["csrc"],
+    include_dirs=[str(ROOT / "csrc")],
     extra_compile_args=[*COMPILE_ARGS, "-DOFFLOAD_BUILDING_CORE"],
     extra_link_args=["-Wl,-soname,liboffload.so", "-pthread"],
     language="c++",

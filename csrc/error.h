@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The errors that the torch-free core throws. The torch layer turns each into the Python exception of the same
-// name; the C interface turns each into a return code. Messages follow "<what>: expected <rule>, got <value>".
+// The errors that the torch-free core throws. The torch layer turns each into the Python exception of the
+// same name; the C interface turns each into a return code. Messages follow "<what>: expected <rule>, got
+// <value>".
 #pragma once
 
 #include <sstream>
@@ -30,7 +31,8 @@ struct OutOfMemoryError : Error {
   using Error::Error;
 };
 
-// The object is in a state that does not allow the call: closed, forked, not initialized (Python: RuntimeError).
+// The object is in a state that does not allow the call: closed, forked, not initialized (Python:
+// RuntimeError).
 struct StateError : Error {
   using Error::Error;
 };

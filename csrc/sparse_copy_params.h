@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a copy is, in plain numbers: the seam between the torch layer, which checks tensors, and the loops, which know
-// nothing about them. Nothing here owns memory; all addresses belong to the caller and outlive the call.
+// What a copy is, in plain numbers: the seam between the torch layer, which checks tensors, and the loops,
+// which know nothing about them. Nothing here owns memory; all addresses belong to the caller and outlive the
+// call.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +33,8 @@ struct Component {
   int64_t row_bytes = 0;
 };
 
-// sparse_copy: for every component and every i in [0, n), row src_index[i] goes to row dst_index[i]. An entry with a
-// negative value on either side is skipped.
+// sparse_copy: for every component and every i in [0, n), row src_index[i] goes to row dst_index[i]. An entry
+// with a negative value on either side is skipped.
 struct SparseCopyParams {
   const Component* components = nullptr;
   int64_t num_components = 0;

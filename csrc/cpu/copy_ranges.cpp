@@ -59,7 +59,8 @@ struct Hull {
   bool meets(const Hull& other) const { return begin < other.end && other.begin < end; }
 };
 
-// Whether a source and a destination may share a page, asked of a small set of page hashes: never a wrong "no".
+// Whether a source and a destination may share a page, asked of a small set of page hashes: never a wrong
+// "no".
 class PageSets {
  public:
   explicit PageSets(const PointerCopyParams& params) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU copy loop of sparse_copy_ptrs, free of torch: the same three steps as copy_rows.h, on ranges of bytes.
-// The addresses are trusted; nothing else in the tables is.
+// The CPU copy loop of sparse_copy_ptrs, free of torch: the same three steps as copy_rows.h, on ranges of
+// bytes. The addresses are trusted; nothing else in the tables is.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +29,14 @@ struct RangePlan {
   int64_t bytes = 0;
 };
 
-// Classifies the first n entries: refused are negative lengths and null addresses with a length; a length of zero
-// is skipped.
+// Classifies the first n entries: refused are negative lengths and null addresses with a length; a length of
+// zero is skipped.
 OFFLOAD_CORE_API RangeScan scan_ranges(const PointerCopyParams& params);
 
 OFFLOAD_CORE_API RangePlan plan_ranges(const RangeScan& scan, int max_parts);
 
-// Copies what belongs to `part`, 0 <= part < plan.parts. The tables must not change between the scan and this call.
+// Copies what belongs to `part`, 0 <= part < plan.parts. The tables must not change between the scan and this
+// call.
 OFFLOAD_CORE_API void copy_ranges_part(const PointerCopyParams& params, const RangePlan& plan, int part) noexcept;
 
 }  // namespace torch_offload

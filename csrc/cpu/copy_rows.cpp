@@ -10,7 +10,8 @@
 namespace torch_offload {
 namespace {
 
-// Entries are resolved in blocks of this many, on the stack, so that the copy loop knows which rows come next.
+// Entries are resolved in blocks of this many, on the stack, so that the copy loop knows which rows come
+// next.
 constexpr int64_t kBlockEntries = 512;
 
 // Rows of scattered memory are fetched ahead: at least this many bytes of them, and at most this many rows.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU copy loop of sparse_copy, free of torch. A copy has three steps: `scan_indices` checks every entry before
-// anything is written, `plan_copy` decides how the work splits, and `copy_part` is run once for each part, on any
-// threads, at the same time or one after another: the result is the same.
+// The CPU copy loop of sparse_copy, free of torch. A copy has three steps: `scan_indices` checks every entry
+// before anything is written, `plan_copy` decides how the work splits, and `copy_part` is run once for each
+// part, on any threads, at the same time or one after another: the result is the same.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct IndexScan {
   int64_t copied = 0;          // entries that are not skipped
 };
 
-// Ways to share the work such that every destination byte is written by one part only, in the order of the entries.
-// That makes "the last entry wins" hold for any number of parts.
+// Ways to share the work such that every destination byte is written by one part only, in the order of the
+// entries. That makes "the last entry wins" hold for any number of parts.
 enum class Split {
   kEntries,  // each part takes a range of entries; needs strictly increasing destinations
   kColumns,  // each part takes a range of bytes of every row; for large rows
@@ -31,14 +31,15 @@ struct CopyPlan {
   int parts = 1;
 };
 
-// Checks the first n entries. Throws IndexError that names the argument, the position, the value and the row count
-// for the first entry that is neither skipped nor inside the rows.
+// Checks the first n entries. Throws IndexError that names the argument, the position, the value and the row
+// count for the first entry that is neither skipped nor inside the rows.
 OFFLOAD_CORE_API IndexScan scan_indices(const SparseCopyParams& params);
 
 // Chooses the split for at most `max_parts` parts; small copies get one part.
 OFFLOAD_CORE_API CopyPlan plan_copy(const SparseCopyParams& params, const IndexScan& scan, int max_parts);
 
-// Copies what belongs to `part`, 0 <= part < plan.parts. The indices must not change between the scan and this call.
+// Copies what belongs to `part`, 0 <= part < plan.parts. The indices must not change between the scan and
+// this call.
 OFFLOAD_CORE_API void copy_part(const SparseCopyParams& params, const CopyPlan& plan, int part) noexcept;
 
 }  // namespace torch_offload

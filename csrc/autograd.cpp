@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The operators are for inference: tensors that require grad are refused, and every write bumps the version
+// counter of its tensor so that autograd notices when a saved tensor changes. Boxed, one pair for all
+// operators: the schema says which arguments are written.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+
+#include "ops.h"
+
+namespace torch_offload {
+namespace {
+
+template <typename Visit>
+void visit_tensors(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) visit(tensor);
+  }
+}
+
+// "sparse_copy" of "offload::sparse_copy".
+std::string unqualified_name(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  return name.substr(name.rfind(':') + 1);
+}
+
+}  // namespace
+
+void refuse_grad(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  const size_t count = schema.arguments().size();
+  if (c10::GradMode::is_enabled()) {
+    for (size_t i = 0; i < count; ++i) {
+      visit_tensors(torch::jit::peek(*stack, i, count), [&](const at::Tensor& tensor) {
+        TORCH_CHECK_NOT_IMPLEMENTED(!tensor.requires_grad(), unqualified_name(op), ": expected ",
+                                    schema.arguments()[i].name(),
+                                    " not to require grad (the operator has no derivative), got a tensor that does; "
+                                    "call it under torch.no_grad() or on detached tensors");
+      });
+    }
+  }
+  at::AutoDispatchBelowAutograd below;
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
+
+void bump_versions(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  c10::SmallVector<at::Tensor, 8> written;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].alias_info() == nullptr || !arguments[i].alias_info()->isWrite()) continue;
+    visit_tensors(torch::jit::peek(*stack, i, arguments.size()),
+                  [&](const at::Tensor& tensor) { written.push_back(tensor); });
+  }
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
+  }
+  for (const at::Tensor& tensor : written) {
+    if (!tensor.is_inference()) torch::autograd::increment_version(tensor);
+  }
+}
+
+}  // namespace torch_offload

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The operators of the namespace `offload`: every schema, and which kernel serves which dispatch key.
+#include <torch/library.h>
+
+#include <tuple>
+#include <utility>
+
+#include "ops.h"
+
+namespace torch_offload {
+namespace {
+
+// `_sparse_copy_N`: sparse_copy with N plain mutable tensors, which graphs can handle without copying one.
+// The kernel takes N destinations, N sources and the three optional tensors.
+template <size_t>
+using TensorRef = const at::Tensor&;
+
+template <auto kSparseCopy, typename Indices>
+struct FixedArity;
+
+template <auto kSparseCopy, size_t... I>
+struct FixedArity<kSparseCopy, std::index_sequence<I...>> {
+  static void call(TensorRef<I>... dst, TensorRef<I>... src, const OptionalTensor& dst_index,
+                   const OptionalTensor& src_index, const OptionalTensor& count) {
+    kSparseCopy(std::array{dst...}, std::array{src...}, dst_index, src_index, count);
+  }
+};
+
+constexpr size_t kMaxFixedArity = 4;
+
+std::string fixed_arity_schema(size_t arity) {
+  std::string dst;
+  std::string src;
+  for (size_t i = 0; i < arity; ++i) {
+    const auto number = std::to_string(i);
+    dst += "Tensor(" + std::string(1, static_cast<char>('a' + i)) + "!) dst" + number + ", ";
+    src += "Tensor src" + number + ", ";
+  }
+  return "_sparse_copy_" + std::to_string(arity) + "(" + dst + src +
+         "Tensor? dst_index=None, Tensor? src_index=None, Tensor? count=None) -> ()";
+}
+
+template <auto kSparseCopy, size_t... I>
+void implement_fixed_arities(torch::Library& m, std::index_sequence<I...>) {
+  (m.impl(("_sparse_copy_" + std::to_string(I + 1)).c_str(),
+          &FixedArity<kSparseCopy, std::make_index_sequence<I + 1>>::call),
+   ...);
+}
+
+template <auto kSparseCopy, auto kSparseCopyPtrs>
+void implement(torch::Library& m) {
+  m.impl("sparse_copy", kSparseCopy);
+  m.impl("sparse_copy_ptrs", kSparseCopyPtrs);
+  implement_fixed_arities<kSparseCopy>(m, std::make_index_sequence<kMaxFixedArity>());
+}
+
+// Calls `register_one(name)` for every operator.
+template <typename RegisterOne>
+void for_each_op(const RegisterOne& register_one) {
+  register_one("sparse_copy");
+  register_one("sparse_copy_ptrs");
+  for (size_t arity = 1; arity <= kMaxFixedArity; ++arity) {
+    register_one(("_sparse_copy_" + std::to_string(arity)).c_str());
+  }
+}
+
+TORCH_LIBRARY(offload, m) {
+  const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag, at::Tag::needs_exact_strides};
+  m.def(
+      "sparse_copy(Tensor(a!)[] dst, Tensor[] src, Tensor? dst_index=None, Tensor? src_index=None, "
+      "Tensor? count=None) -> ()",
+      tags);
+  m.def(
+      "sparse_copy_ptrs(Tensor src_ptrs, Tensor dst_ptrs, Tensor lengths, Tensor count, Tensor(a!) status) "
+      "-> ()",
+      tags);
+  for (size_t arity = 1; arity <= kMaxFixedArity; ++arity) m.def(fixed_arity_schema(arity).c_str(), tags);
+}
+
+TORCH_LIBRARY_IMPL(offload, CPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
+TORCH_LIBRARY_IMPL(offload, Meta, m) { implement<&sparse_copy_meta, &sparse_copy_ptrs_meta>(m); }
+
+// Kinds of tensors that the argument contract refuses reach it through these keys.
+TORCH_LIBRARY_IMPL(offload, SparseCPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
+TORCH_LIBRARY_IMPL(offload, SparseCsrCPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
+TORCH_LIBRARY_IMPL(offload, QuantizedCPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
+TORCH_LIBRARY_IMPL(offload, NestedTensorCPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
+TORCH_LIBRARY_IMPL(offload, MkldnnCPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
+TORCH_LIBRARY_IMPL(offload, SparseMeta, m) { implement<&sparse_copy_meta, &sparse_copy_ptrs_meta>(m); }
+TORCH_LIBRARY_IMPL(offload, SparseCsrMeta, m) { implement<&sparse_copy_meta, &sparse_copy_ptrs_meta>(m); }
+TORCH_LIBRARY_IMPL(offload, QuantizedMeta, m) { implement<&sparse_copy_meta, &sparse_copy_ptrs_meta>(m); }
+TORCH_LIBRARY_IMPL(offload, NestedTensorMeta, m) { implement<&sparse_copy_meta, &sparse_copy_ptrs_meta>(m); }
+
+// Lazy conjugation and negation must reach the check too: torch's fallback would write into a resolved copy.
+TORCH_LIBRARY_IMPL(offload, Conjugate, m) {
+  for_each_op([&](const char* name) { m.impl(name, torch::CppFunction::makeFallthrough()); });
+}
+TORCH_LIBRARY_IMPL(offload, Negative, m) {
+  for_each_op([&](const char* name) { m.impl(name, torch::CppFunction::makeFallthrough()); });
+}
+TORCH_LIBRARY_IMPL(offload, ZeroTensor, m) {
+  for_each_op([&](const char* name) { m.impl(name, torch::CppFunction::makeFallthrough()); });
+}
+
+TORCH_LIBRARY_IMPL(offload, Autograd, m) {
+  for_each_op([&](const char* name) { m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_grad>()); });
+}
+TORCH_LIBRARY_IMPL(offload, ADInplaceOrView, m) {
+  for_each_op([&](const char* name) { m.impl(name, torch::CppFunction::makeFromBoxedFunction<&bump_versions>()); });
+}
+
+}  // namespace
+}  // namespace torch_offload

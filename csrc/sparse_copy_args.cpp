@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sparse_copy_args.h"
+
+#include <algorithm>
+
+#include "overlap.h"
+#include "tensor_checks.h"
+
+namespace torch_offload {
+namespace {
+
+constexpr std::string_view kSparseCopy = "sparse_copy";
+constexpr std::string_view kSparseCopyPtrs = "sparse_copy_ptrs";
+
+// Dimensions 1.. are laid out as contiguous() would lay them out.
+bool row_is_contiguous(const at::Tensor& tensor) {
+  c10::SymInt expected = 1;
+  for (int64_t d = tensor.dim() - 1; d >= 1; --d) {
+    const c10::SymInt size = tensor.sym_size(d);
+    if (!tensor.sym_stride(d).sym_eq(expected).guard_or_false(__FILE__, __LINE__) &&
+        !size.sym_eq(1).guard_or_false(__FILE__, __LINE__)) {
+      return false;
+    }
+    expected = expected * size;
+  }
+  return true;
+}
+
+// Dimensions 1.. of both are dense in the same order, whatever the order is: a permuted row.
+bool rows_are_permuted_alike(const at::Tensor& dst, const at::Tensor& src) {
+  c10::SmallVector<std::pair<int64_t, int64_t>, 8> dims;  // stride, size
+  for (int64_t d = 1; d < dst.dim(); ++d) {
+    const int64_t size = dst.sym_size(d).guard_int(__FILE__, __LINE__);
+    if (size == 1) continue;
+    const int64_t stride = dst.sym_stride(d).guard_int(__FILE__, __LINE__);
+    if (src.sym_stride(d).guard_int(__FILE__, __LINE__) != stride) return false;
+    dims.emplace_back(stride, size);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t expected = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride != expected) return false;
+    expected *= size;
+  }
+  return true;
+}
+
+c10::SymInt row_numel(const at::Tensor& tensor) {
+  c10::SymInt numel = 1;
+  for (int64_t d = 1; d < tensor.dim(); ++d) numel = numel * tensor.sym_size(d);
+  return numel;
+}
+
+// The layout rules of one pair whose shapes agree.
+void check_layout(const ArgName& dst_arg, const at::Tensor& dst, const ArgName& src_arg, const at::Tensor& src) {
+  const bool no_bytes = dst.sym_numel().sym_eq(0).guard_or_false(__FILE__, __LINE__) ||
+                        src.sym_numel().sym_eq(0).guard_or_false(__FILE__, __LINE__);
+  if (no_bytes) return;
+  const bool dst_contiguous = row_is_contiguous(dst);
+  const bool src_contiguous = row_is_contiguous(src);
+  if (!(dst_contiguous && src_contiguous) && !rows_are_permuted_alike(dst, src)) {
+    const ArgName& arg = dst_contiguous ? src_arg : dst_arg;
+    TORCH_CHECK_VALUE(false, arg, " to have dense rows, laid out alike in dst and src, got strides ", dst.sym_strides(),
+                      " in dst and ", src.sym_strides(), " in src");
+  }
+  OFFLOAD_SYM_CHECK(ValueError, dst.sym_size(0).sym_le(1).sym_or(dst.sym_stride(0).sym_ge(row_numel(dst))), dst_arg,
+                    " to have rows that do not overlap each other, got row stride ", dst.sym_stride(0), " for rows of ",
+                    row_numel(dst), " elements");
+}
+
+void check_pair(int64_t c, const at::Tensor& dst, const at::Tensor& src, c10::DeviceType device) {
+  const ArgName dst_arg{kSparseCopy, "dst", c};
+  const ArgName src_arg{kSparseCopy, "src", c};
+  check_plain(dst_arg, dst, device);
+  check_plain(src_arg, src, device);
+  TORCH_CHECK_TYPE(src.scalar_type() == dst.scalar_type(), src_arg, " to have the dtype of dst, ", dst.scalar_type(),
+                   ", got ", src.scalar_type());
+  TORCH_CHECK_VALUE(dst.dim() >= 1, dst_arg, " to have at least 1 dimension, got 0");
+  TORCH_CHECK_VALUE(src.dim() == dst.dim(), src_arg, " to have ", dst.dim(), " dimensions like dst, got ", src.dim());
+  for (int64_t d = 1; d < dst.dim(); ++d) {
+    OFFLOAD_SYM_CHECK(ValueError, src.sym_size(d).sym_eq(dst.sym_size(d)), src_arg, " to have the row shape ",
+                      dst.sym_sizes().slice(1), " of dst, got ", src.sym_sizes().slice(1));
+  }
+  check_layout(dst_arg, dst, src_arg, src);
+}
+
+void check_row_counts_equal(at::TensorList dst, at::TensorList src) {
+  const c10::SymInt rows = dst[0].sym_size(0);
+  for (size_t c = 0; c < dst.size(); ++c) {
+    for (const auto& [name, tensor] : {std::pair("dst", &dst[c]), std::pair("src", &src[c])}) {
+      OFFLOAD_SYM_CHECK(ValueError, tensor->sym_size(0).sym_eq(rows),
+                        (ArgName{kSparseCopy, name, static_cast<int64_t>(c)}), " to have the ", rows,
+                        " rows of dst[0] when dst_index and src_index are None, got ", tensor->sym_size(0));
+    }
+  }
+}
+
+// Rows of a tensor that a component can address.
+int64_t least_rows(at::TensorList tensors) {
+  int64_t rows = INT64_MAX;
+  for (const at::Tensor& tensor : tensors) rows = std::min(rows, tensor.size(0));
+  return rows;
+}
+
+}  // namespace
+
+bool check_sparse_copy(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
+                       const OptionalTensor& src_index, const OptionalTensor& count, c10::DeviceType device) {
+  TORCH_CHECK_VALUE(!dst.empty(), kSparseCopy, ": expected dst to hold at least 1 tensor, got 0");
+  TORCH_CHECK_VALUE(src.size() == dst.size(), kSparseCopy, ": expected src to hold ", dst.size(),
+                    " tensors like dst, got ", src.size());
+  const ArgName dst_index_arg{kSparseCopy, "dst_index"};
+  const ArgName src_index_arg{kSparseCopy, "src_index"};
+  const ArgName count_arg{kSparseCopy, "count"};
+  for (size_t c = 0; c < dst.size(); ++c) check_pair(static_cast<int64_t>(c), dst[c], src[c], device);
+  if (dst_index) check_table(dst_index_arg, *dst_index, device, at::kInt, at::kLong);
+  if (src_index) check_table(src_index_arg, *src_index, device, at::kInt, at::kLong);
+  if (dst_index && src_index) {
+    OFFLOAD_SYM_CHECK(ValueError, src_index->sym_size(0).sym_eq(dst_index->sym_size(0)), src_index_arg,
+                      " to have the length of dst_index, ", dst_index->sym_size(0), ", got ", src_index->sym_size(0));
+  }
+  if (!dst_index && !src_index) check_row_counts_equal(dst, src);
+  if (count) check_count(count_arg, *count, device);
+
+  OverlapCheck overlap;
+  for (size_t c = 0; c < dst.size(); ++c) overlap.add_written({kSparseCopy, "dst", static_cast<int64_t>(c)}, dst[c]);
+  for (size_t c = 0; c < src.size(); ++c) overlap.add_read({kSparseCopy, "src", static_cast<int64_t>(c)}, src[c]);
+  if (dst_index) overlap.add_read(dst_index_arg, *dst_index);
+  if (src_index) overlap.add_read(src_index_arg, *src_index);
+  if (count) overlap.add_read(count_arg, *count);
+  return overlap.run();
+}
+
+void check_sparse_copy_ptrs(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
+                            const at::Tensor& count, const at::Tensor& status, c10::DeviceType device) {
+  const ArgName src_arg{kSparseCopyPtrs, "src_ptrs"};
+  const ArgName dst_arg{kSparseCopyPtrs, "dst_ptrs"};
+  const ArgName lengths_arg{kSparseCopyPtrs, "lengths"};
+  const ArgName count_arg{kSparseCopyPtrs, "count"};
+  const ArgName status_arg{kSparseCopyPtrs, "status"};
+  check_table(src_arg, src_ptrs, device, at::kLong, at::kUInt64);
+  check_table(dst_arg, dst_ptrs, device, at::kLong, at::kUInt64);
+  check_table(lengths_arg, lengths, device, at::kInt, at::kLong);
+  const c10::SymInt n = src_ptrs.sym_size(0);
+  OFFLOAD_SYM_CHECK(ValueError, dst_ptrs.sym_size(0).sym_eq(n), dst_arg, " to have the length of src_ptrs, ", n,
+                    ", got ", dst_ptrs.sym_size(0));
+  OFFLOAD_SYM_CHECK(ValueError, lengths.sym_size(0).sym_eq(n), lengths_arg, " to have the length of src_ptrs, ", n,
+                    ", got ", lengths.sym_size(0));
+  check_count(count_arg, count, device);
+
+  check_plain(status_arg, status, device);
+  TORCH_CHECK_TYPE(status.scalar_type() == at::kLong, status_arg, " to have dtype ", at::kLong, ", got ",
+                   status.scalar_type());
+  TORCH_CHECK_VALUE(status.dim() == 1, status_arg, " to have 1 dimension, got ", status.dim());
+  OFFLOAD_SYM_CHECK(ValueError, status.sym_size(0).sym_eq(4), status_arg, " to have 4 elements, got ",
+                    status.sym_size(0));
+  OFFLOAD_SYM_CHECK(ValueError, status.sym_stride(0).sym_ge(1), status_arg,
+                    " to have elements that do not overlap each other, got stride ", status.sym_stride(0));
+
+  OverlapCheck overlap;
+  overlap.add_written(status_arg, status);
+  overlap.add_read(src_arg, src_ptrs);
+  overlap.add_read(dst_arg, dst_ptrs);
+  overlap.add_read(lengths_arg, lengths);
+  overlap.add_read(count_arg, count);
+  overlap.run();
+}
+
+IndexView index_view(const at::Tensor& table) {
+  return {table.const_data_ptr(), table.stride(0), table.itemsize() == sizeof(int64_t)};
+}
+
+int64_t read_count(std::string_view op, const OptionalTensor& count, int64_t n) {
+  if (!count) return n;
+  const void* data = count->const_data_ptr();
+  const int64_t value =
+      count->scalar_type() == at::kLong ? *static_cast<const int64_t*>(data) : *static_cast<const int32_t*>(data);
+  TORCH_CHECK_VALUE(0 <= value && value <= n, (ArgName{op, "count"}), " to be in [0, ", n, "], got ", value);
+  return value;
+}
+
+SparseCopyArgs::SparseCopyArgs(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
+                               const OptionalTensor& src_index) {
+  components_.reserve(dst.size());
+  for (size_t c = 0; c < dst.size(); ++c) {
+    const auto itemsize = static_cast<int64_t>(dst[c].itemsize());
+    const auto row_bytes = c10::multiply_integers(dst[c].sizes().slice(1)) * itemsize;
+    components_.push_back({static_cast<std::byte*>(dst[c].mutable_data_ptr()),
+                           static_cast<const std::byte*>(src[c].const_data_ptr()), dst[c].stride(0) * itemsize,
+                           src[c].stride(0) * itemsize, row_bytes});
+  }
+  params.components = components_.data();
+  params.num_components = static_cast<int64_t>(components_.size());
+  params.dst_rows = least_rows(dst);
+  params.src_rows = least_rows(src);
+  params.n = dst_index ? dst_index->size(0) : src_index ? src_index->size(0) : params.dst_rows;
+  if (dst_index) params.dst_index = index_view(*dst_index);
+  if (src_index) params.src_index = index_view(*src_index);
+}
+
+}  // namespace torch_offload

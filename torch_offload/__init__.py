@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves scattered KV-cache rows between host memory and the accelerator in one operator call."""
+
+from importlib.metadata import version as _version
+
+import torch  # noqa: F401  (loads the libraries that _C needs)
+
+from torch_offload import _C, decomposition  # noqa: F401  (register the operators)
+from torch_offload.ops import sparse_copy, sparse_copy_ptrs
+
+__version__ = _version("torch_offload")
+
+__all__ = ["sparse_copy", "sparse_copy_ptrs"]

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `sparse_copy` becomes while a graph is traced.
+
+Eager calls never come here: the C++ kernels win. In a graph the list operator would make compilers copy whole caches:
+functionalization clones a destination when two in one node share a storage, and GE has no mutable lists. So tracing
+takes this decomposition into the operators with one to four plain mutable tensors, never two of one storage in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+from torch_offload import _C
+
+MAX_ARITY = 4
+
+_library = torch.library.Library("offload", "IMPL")
+
+
+def _decompose(
+    dst: Sequence[Tensor],
+    src: Sequence[Tensor],
+    dst_index: Tensor | None = None,
+    src_index: Tensor | None = None,
+    count: Tensor | None = None,
+) -> None:
+    groups = group_by_storage(dst)
+    _check_across_groups(dst, src, groups, both_none=dst_index is None and src_index is None)
+    for group in groups:
+        op = getattr(torch.ops.offload, f"_sparse_copy_{len(group)}").default
+        op(*(dst[c] for c in group), *(src[c] for c in group), dst_index, src_index, count)
+
+
+_library.impl("sparse_copy", _decompose, "CompositeImplicitAutograd")
+
+
+def group_by_storage(dst: Sequence[Tensor]) -> list[list[int]]:
+    """Cuts the components, in their order, into groups for one operator each.
+
+    Returns:
+        Lists of positions in `dst`: at most four in each, no two of one storage. The order is kept, so that where
+        destinations share bytes the last component wins, as in eager mode.
+    """
+    groups: list[list[int]] = []
+    storages: set[int] = set()
+    for c, tensor in enumerate(dst):
+        storage = storage_id(tensor)
+        if not groups or len(groups[-1]) == MAX_ARITY or storage in storages:
+            groups.append([])
+            storages = set()
+        groups[-1].append(c)
+        storages.add(storage)
+    return groups
+
+
+def storage_id(tensor: Tensor) -> int:
+    """Identifies the storage of a real, fake or functional tensor; equal for views of one base."""
+    if isinstance(tensor, FunctionalTensor):
+        tensor = torch._from_functional_tensor(tensor.elem)
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _check_across_groups(
+    dst: Sequence[Tensor], src: Sequence[Tensor], groups: list[list[int]], *, both_none: bool
+) -> None:
+    """Checks what the operators of the groups, which see only their own tensors, cannot.
+
+    The rules and the errors are those of `check_sparse_copy` in C++.
+    """
+    if not dst:
+        raise ValueError("sparse_copy: expected dst to hold at least 1 tensor, got 0")
+    if len(src) != len(dst):
+        raise ValueError(f"sparse_copy: expected src to hold {len(dst)} tensors like dst, got {len(src)}")
+    if len(groups) == 1:
+        return
+    if both_none:
+        rows = dst[0].shape[0]
+        for name, tensors in (("dst", dst), ("src", src)):
+            for c, tensor in enumerate(tensors):
+                torch._check_value(
+                    tensor.shape[0] == rows,
+                    lambda name=name, c=c: (
+                        f"sparse_copy: expected {name}[{c}] to have the row count of dst[0] "
+                        "when dst_index and src_index are None"
+                    ),
+                )
+    for group in groups:
+        for d in group:
+            for s in range(len(src)):
+                if s not in group and _overlap(dst[d], src[s]):
+                    raise ValueError(
+                        f"sparse_copy: expected dst[{d}] not to overlap what the call reads, "
+                        f"got bytes shared with src[{s}]"
+                    )
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two traced tensors share bytes, as far as sizes are known; False where they are symbolic."""
+    if a.dim() == 0 or b.dim() == 0 or storage_id(a) != storage_id(b):
+        return False
+    extents: list[int] = []
+    for tensor in (a, b):
+        offset, stride = tensor.storage_offset(), tensor.stride(0)
+        rows, numel = tensor.shape[0], tensor.numel()
+        if not all(isinstance(value, int) for value in (offset, stride, rows, numel)) or numel == 0:
+            return False
+        size = tensor.element_size()
+        extents += [int(offset) * size, stride * size, rows, numel // rows * size]
+    return _C.rows_overlap(*extents)
