@@ -215,7 +215,8 @@ TEST(wrong_frees_change_nothing) {
 
 TEST(bad_alignments_and_capacities_are_refused) {
   BlockAllocator allocator(4096, 64);
-  for (uint64_t alignment : {uint64_t{1}, uint64_t{3}, uint64_t{8}, uint64_t{48}, uint64_t{1} << 22, uint64_t{1} << 40}) {
+  for (uint64_t alignment :
+       {uint64_t{1}, uint64_t{3}, uint64_t{8}, uint64_t{48}, uint64_t{1} << 22, uint64_t{1} << 40}) {
     EXPECT_THROWS(ValueError, "alignment: expected a power of two", allocator.allocate(1, alignment));
     EXPECT_THROWS(ValueError, "alignment: expected a power of two", BlockAllocator(4096, alignment));
   }

@@ -130,7 +130,8 @@ TEST(the_address_behind_the_memory_is_inaccessible) {
 TEST(bad_arguments) {
   std::vector<std::string> warnings;
   EXPECT_THROWS(ValueError, "capacity", create(plain(0), faked(), &warnings));
-  EXPECT_THROWS(OutOfMemoryError, "asked for 18446744073709551615 bytes", create(plain(UINT64_MAX), faked(), &warnings));
+  EXPECT_THROWS(OutOfMemoryError, "asked for 18446744073709551615 bytes",
+                create(plain(UINT64_MAX), faked(), &warnings));
   EXPECT_THROWS(OutOfMemoryError, "out of memory", create(plain(uint64_t{1} << 45), faked(), &warnings));
   MappingOptions options = plain(kMiB);
   options.prefault_threads = -1;
@@ -250,7 +251,8 @@ TEST(no_addresses) {
     errno = ENOMEM;
     return MAP_FAILED;
   };
-  EXPECT_THROWS(OutOfMemoryError, "mmap of the addresses: Cannot allocate memory", create(plain(kMiB), calls, &warnings));
+  EXPECT_THROWS(OutOfMemoryError, "mmap of the addresses: Cannot allocate memory",
+                create(plain(kMiB), calls, &warnings));
   calls = faked();
   calls.memfd_create = [](const char*, unsigned) {
     errno = ENOSYS;
@@ -453,13 +455,12 @@ TEST(prefault_cancelled) {
   MappingOptions options = plain(512 * kMiB);
   options.prefault_threads = 2;
   int called = 0;
-  EXPECT_THROWS(StateError, "cancelled", create(options, calls, &warnings, [&](uint64_t, uint64_t) {
-                  return ++called < 2;
-                }));
+  EXPECT_THROWS(StateError, "cancelled",
+                create(options, calls, &warnings, [&](uint64_t, uint64_t) { return ++called < 2; }));
   EXPECT_EQ(called, 2);
-  EXPECT_THROWS(std::out_of_range, "from the callback", create(options, calls, &warnings, [](uint64_t, uint64_t) -> bool {
-                  throw std::out_of_range("from the callback");
-                }));
+  EXPECT_THROWS(std::out_of_range, "from the callback",
+                create(options, calls, &warnings,
+                       [](uint64_t, uint64_t) -> bool { throw std::out_of_range("from the callback"); }));
 }
 
 // Limits that are really set, in a child process.
