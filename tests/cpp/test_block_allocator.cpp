@@ -246,6 +246,24 @@ TEST(best_fit_takes_the_smallest_hole) {
   EXPECT_EQ(allocator.allocate(1000), wide);
 }
 
+// 100 holes of 4096 + 64 bytes that hold no aligned page, and one that does: the request must find it.
+TEST(an_aligned_request_finds_the_only_hole_that_holds_it) {
+  BlockAllocator allocator(1 << 20, 64);
+  std::vector<uint64_t> holes;
+  for (int i = 0; i < 101; ++i) {
+    // Every hole but the last begins 128 bytes behind a multiple of 4096.
+    allocator.allocate(i == 0 ? 128 : i == 100 ? 4096 - 64 - 128 : 4096 - 64);
+    holes.push_back(allocator.allocate(4096 + 64));
+  }
+  allocator.allocate(allocator.stats().largest_free);
+  for (uint64_t hole : holes) allocator.free(hole);
+  EXPECT_EQ(holes[99] % 4096, 128u);
+  EXPECT_EQ(holes[100] % 4096, 0u);
+  EXPECT_EQ(allocator.allocate(4096, 4096), holes[100]);
+  EXPECT_THROWS(OutOfMemoryError, "alignment 4096", allocator.allocate(4096, 4096));
+  expect_consistent(allocator);
+}
+
 TEST(nearly_equal_sizes_leak_nothing) {
   BlockAllocator allocator(4 << 20, 64);
   const uint64_t mib = 1 << 20;
