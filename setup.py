@@ -44,6 +44,7 @@ TORCH_SOURCES = [
     "csrc/meta.cpp",
     "csrc/cpu/sparse_copy.cpp",
     "csrc/python_bindings.cpp",
+    "csrc/pool_bindings.cpp",
 ]
 
 COMPILE_ARGS = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-g0"]
