@@ -30,6 +30,8 @@ CORE_SOURCES = [
     "csrc/host_pool/process_generation.cpp",
     "csrc/host_pool/shared_pool.cpp",
     "csrc/host_pool/system_calls.cpp",
+    "csrc/c_api/offload.cpp",
+    "csrc/c_api/sparse_copy.cpp",
 ]
 
 # The torch layer: operator registration, the argument contract, the CPU kernels, the Python bindings.

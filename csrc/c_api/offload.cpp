@@ -88,10 +88,17 @@ PoolOptions options_of(const offload_config_t& config) {
   if (config.alignment != 0) options.alignment = config.alignment;
   options.device = config.device;
   switch (config.huge_pages) {
-    case OFFLOAD_HUGE_PAGES_AUTO: options.huge_pages = HugePages::kAuto; break;
-    case OFFLOAD_HUGE_PAGES_REQUIRE: options.huge_pages = HugePages::kRequire; break;
-    case OFFLOAD_HUGE_PAGES_NEVER: options.huge_pages = HugePages::kNever; break;
-    default: throw ValueError(join("huge_pages: expected 0, 1 or 2, got ", config.huge_pages));
+    case OFFLOAD_HUGE_PAGES_AUTO:
+      options.huge_pages = HugePages::kAuto;
+      break;
+    case OFFLOAD_HUGE_PAGES_REQUIRE:
+      options.huge_pages = HugePages::kRequire;
+      break;
+    case OFFLOAD_HUGE_PAGES_NEVER:
+      options.huge_pages = HugePages::kNever;
+      break;
+    default:
+      throw ValueError(join("huge_pages: expected 0, 1 or 2, got ", config.huge_pages));
   }
   options.numa_node = config.numa_node;
   options.prefault_threads = config.prefault_threads;
@@ -119,12 +126,16 @@ std::shared_ptr<HostPool> pool_of(const void* block) {
 
 void free_in(HostPool& pool, void* block) {
   switch (pool.free_raw(block)) {
-    case FreeResult::kFreed: return;
-    case FreeResult::kDoubleFree: throw PointerError(join("free: expected a live block, got ", block, ", free memory"));
+    case FreeResult::kFreed:
+      return;
+    case FreeResult::kDoubleFree:
+      throw PointerError(join("free: expected a live block, got ", block, ", free memory"));
     case FreeResult::kInterior:
       throw PointerError(join("free: expected the start of a block, got ", block, ", inside of one"));
-    case FreeResult::kForeign: throw PointerError(join("free: expected a block of offload_malloc, got ", block));
-    case FreeResult::kForked: throw StateError("free: expected the process that made the pool, got a forked child");
+    case FreeResult::kForeign:
+      throw PointerError(join("free: expected a block of offload_malloc, got ", block));
+    case FreeResult::kForked:
+      throw StateError("free: expected the process that made the pool, got a forked child");
   }
 }
 
@@ -204,8 +215,8 @@ int32_t offload_stats(offload_stats_t* stats) {
   return guarded([&] {
     if (stats == nullptr) throw ValueError("stats: expected a structure, got NULL");
     if (stats->struct_size < sizeof(offload_stats_t)) {
-      throw ValueError(join("stats.struct_size: expected at least ", sizeof(offload_stats_t), ", got ",
-                            stats->struct_size));
+      throw ValueError(
+          join("stats.struct_size: expected at least ", sizeof(offload_stats_t), ", got ", stats->struct_size));
     }
     fill_stats(default_pool()->stats(), stats);
   });

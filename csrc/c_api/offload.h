@@ -58,7 +58,7 @@ typedef struct offload_config {
 } offload_config_t;
 
 #define OFFLOAD_CONFIG_INIT \
-  { sizeof(offload_config_t), 0, 0, OFFLOAD_NO_DEVICE, OFFLOAD_HUGE_PAGES_AUTO, OFFLOAD_NO_NUMA_NODE, 0, 0, 0, NULL }
+  {sizeof(offload_config_t), 0, 0, OFFLOAD_NO_DEVICE, OFFLOAD_HUGE_PAGES_AUTO, OFFLOAD_NO_NUMA_NODE, 0, 0, 0, NULL}
 
 /* Makes the pool. Again with the same arguments: does nothing; with others: OFFLOAD_ERROR_STATE. */
 OFFLOAD_API int32_t offload_init(const offload_config_t* config);
@@ -97,18 +97,17 @@ typedef struct offload_component {
  * overlap. Any host memory may be used; the caller keeps it alive. */
 typedef struct offload_copy {
   uint64_t struct_size;
-  uint64_t component_size;  /* sizeof(offload_component_t) */
+  uint64_t component_size; /* sizeof(offload_component_t) */
   const offload_component_t* components;
   int64_t num_components;
   const int64_t* dst_index; /* n values; NULL: 0, 1, 2, ... */
   const int64_t* src_index; /* n values; NULL: 0, 1, 2, ... */
   int64_t n;
-  int32_t threads;          /* at most; 0 or 1: the calling thread alone */
-  int32_t reserved;         /* 0 */
+  int32_t threads;  /* at most; 0 or 1: the calling thread alone */
+  int32_t reserved; /* 0 */
 } offload_copy_t;
 
-#define OFFLOAD_COPY_INIT \
-  { sizeof(offload_copy_t), sizeof(offload_component_t), NULL, 0, NULL, NULL, 0, 0, 0 }
+#define OFFLOAD_COPY_INIT {sizeof(offload_copy_t), sizeof(offload_component_t), NULL, 0, NULL, NULL, 0, 0, 0}
 
 /* Checks everything, then copies, then returns. OFFLOAD_ERROR_STATE without a pool. */
 OFFLOAD_API int32_t offload_sparse_copy(const offload_copy_t* copy);

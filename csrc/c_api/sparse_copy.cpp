@@ -46,8 +46,8 @@ struct CheckedCopy {
 
 void check(const offload_copy_t& copy, CheckedCopy* checked) {
   if (copy.component_size != sizeof(offload_component_t)) {
-    throw ValueError(join("sparse_copy: expected component_size ", sizeof(offload_component_t), ", got ",
-                          copy.component_size));
+    throw ValueError(
+        join("sparse_copy: expected component_size ", sizeof(offload_component_t), ", got ", copy.component_size));
   }
   check_at_least_zero("num_components", copy.num_components);
   check_at_least_zero("n", copy.n);
@@ -65,8 +65,8 @@ void check(const offload_copy_t& copy, CheckedCopy* checked) {
     written.push_back(rows_of("dst", c.dst, c.dst_rows, c.dst_stride, c.row_bytes));
     read.push_back(rows_of("src", c.src, c.src_rows, c.src_stride, c.row_bytes));
     if (c.dst_rows > 1 && c.dst_stride < c.row_bytes) {
-      throw ValueError(join("sparse_copy: expected a dst_stride of at least row_bytes ", c.row_bytes, ", got ",
-                            c.dst_stride));
+      throw ValueError(
+          join("sparse_copy: expected a dst_stride of at least row_bytes ", c.row_bytes, ", got ", c.dst_stride));
     }
     params.dst_rows = std::min(params.dst_rows, c.dst_rows);
     params.src_rows = std::min(params.src_rows, c.src_rows);

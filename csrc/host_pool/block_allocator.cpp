@@ -19,8 +19,8 @@ constexpr int kProbes = 16;
 
 void check_alignment(uint64_t alignment) {
   if (!std::has_single_bit(alignment) || alignment < kMinAlignment || alignment > kMaxAlignment) {
-    throw ValueError(join("alignment: expected a power of two from ", kMinAlignment, " to ", kMaxAlignment, ", got ",
-                          alignment));
+    throw ValueError(
+        join("alignment: expected a power of two from ", kMinAlignment, " to ", kMaxAlignment, ", got ", alignment));
   }
 }
 

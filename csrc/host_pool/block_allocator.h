@@ -26,9 +26,7 @@ inline constexpr uint64_t kMinAlignment = 16;
 inline constexpr uint64_t kMaxAlignment = uint64_t{2} << 20;
 
 // Rounds up to a power of two. The caller rules out overflow.
-constexpr uint64_t align_up(uint64_t value, uint64_t alignment) {
-  return (value + alignment - 1) & ~(alignment - 1);
-}
+constexpr uint64_t align_up(uint64_t value, uint64_t alignment) { return (value + alignment - 1) & ~(alignment - 1); }
 
 // Throws ValueError unless `alignment` is a power of two in [kMinAlignment, kMaxAlignment].
 OFFLOAD_CORE_API void check_alignment(uint64_t alignment);

@@ -62,7 +62,8 @@ std::shared_ptr<HostPool> default_pool() {
   if (std::shared_ptr<HostPool> pool = current()) return pool;
   const uint64_t generation = initialized_in;
   if (generation != 0 && generation != process_generation()) {
-    throw StateError("the default pool belongs to the parent of this forked process: call init here for one of its own");
+    throw StateError(
+        "the default pool belongs to the parent of this forked process: call init here for one of its own");
   }
   throw StateError("the default pool is not initialized: call init first");
 }

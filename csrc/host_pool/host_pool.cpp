@@ -43,7 +43,7 @@ struct HostPool::State {
   BlockAllocator allocator;
   std::vector<Deferred> deferred;
   std::atomic<bool> has_deferred{false};  // written under the mutex
-  uint64_t being_polled = 0;  // deferred blocks that a thread has taken out to ask for
+  uint64_t being_polled = 0;              // deferred blocks that a thread has taken out to ask for
   uint64_t double_frees = 0;
   uint64_t foreign_frees = 0;
   uint64_t page_size = 0;
@@ -134,8 +134,8 @@ FreeResult HostPool::free_block(const void* data, BlockOwner owner) noexcept {
 
 PoolBlock HostPool::view(uint64_t offset, uint64_t size) {
   if (offset > capacity_ || size > capacity_ - offset) {
-    throw ValueError(join("view: expected a range inside ", capacity_, " bytes, got offset ", offset, " and size ",
-                          size));
+    throw ValueError(
+        join("view: expected a range inside ", capacity_, " bytes, got offset ", offset, " and size ", size));
   }
   return PoolBlock(shared_from_this(), base() + offset, size, false);
 }

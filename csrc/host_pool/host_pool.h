@@ -161,8 +161,8 @@ class OFFLOAD_CORE_API HostPool : public std::enable_shared_from_this<HostPool> 
   struct Deferred;
 
   HostPool(const PoolOptions& options, std::unique_ptr<Mapping> mapping, uint64_t capacity, bool attached);
-  static std::shared_ptr<HostPool> make(const PoolOptions& options, std::unique_ptr<Mapping> mapping,
-                                        uint64_t capacity, bool attached, std::vector<std::string> warnings);
+  static std::shared_ptr<HostPool> make(const PoolOptions& options, std::unique_ptr<Mapping> mapping, uint64_t capacity,
+                                        bool attached, std::vector<std::string> warnings);
 
   void* allocate_block(uint64_t size, uint64_t alignment, BlockOwner owner);
   FreeResult free_block(const void* data, BlockOwner owner) noexcept;

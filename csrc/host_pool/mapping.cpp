@@ -109,8 +109,7 @@ Mapping::~Mapping() {
 void Mapping::reserve(uint64_t length) {
   const uint64_t guard = small_page_size();
   const uint64_t total = guard + kMaxAlignment + align_up(length, kMaxAlignment) + guard;
-  void* const address =
-      calls_->mmap(nullptr, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const address = calls_->mmap(nullptr, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) throw_out_of_memory(length, describe_errno("mmap of the addresses", errno));
   reserved_ = static_cast<std::byte*>(address);
   reserved_length_ = total;
@@ -165,8 +164,7 @@ bool Mapping::map_explicit_huge_pages(const MappingOptions& options, const Progr
     reserve(length);
     map_memory(length, flags);
     bind(options.numa_node, &bind_warnings_);
-    PrefaultResult result =
-        prefault({base_, length, std::max(options.prefault_threads, 1), false}, progress, *calls_);
+    PrefaultResult result = prefault({base_, length, std::max(options.prefault_threads, 1), false}, progress, *calls_);
     if (result == PrefaultResult::kUnsupported) {
       // MAP_POPULATE fails silently; mincore tells which pages have come.
       map_memory(length, flags | MAP_POPULATE);
@@ -203,8 +201,8 @@ void Mapping::map_pages(const MappingOptions& options, const Progress& progress,
   // Whatever the system's default: the user said never.
   if (options.huge_pages == HugePages::kNever) calls_->madvise(base_, length, MADV_NOHUGEPAGE);
   bind(options.numa_node, &bind_warnings_);
-  const int threads = options.huge_pages == HugePages::kRequire ? std::max(options.prefault_threads, 1)
-                                                                 : options.prefault_threads;
+  const int threads =
+      options.huge_pages == HugePages::kRequire ? std::max(options.prefault_threads, 1) : options.prefault_threads;
   if (threads > 0 && prefault({base_, length, threads, true}, progress, *calls_) != PrefaultResult::kDone) {
     throw_out_of_memory(length, "prefaulting found no more memory");
   }
@@ -224,8 +222,8 @@ void Mapping::bind(int node, std::vector<std::string>* warnings) {
   }
   const int error = errno;
   if (error == EINVAL && online_numa_nodes(*calls_).empty()) {
-    throw ValueError(join("numa_node: expected a node of this system, got ", node, ": ",
-                          describe_errno("mbind", error)));
+    throw ValueError(
+        join("numa_node: expected a node of this system, got ", node, ": ", describe_errno("mbind", error)));
   }
   *warnings = {join("numa_node: not bound to node ", node, ": ", describe_errno("mbind", error))};
 }

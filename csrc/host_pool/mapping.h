@@ -44,8 +44,7 @@ class OFFLOAD_CORE_API Mapping {
   // Appends a text to `warnings` for every wish that was denied.
   // @throws ValueError (length, NUMA node), OutOfMemoryError, StateError (cancelled) and what `progress` throws
   static std::unique_ptr<Mapping> create(const MappingOptions& options, const Progress& progress,
-                                         std::vector<std::string>* warnings,
-                                         const SystemCalls& calls = system_calls());
+                                         std::vector<std::string>* warnings, const SystemCalls& calls = system_calls());
 
   // Maps the memory of another process's mapping; takes `fd` over, also when it throws.
   // @throws OutOfMemoryError when the addresses cannot be had

@@ -85,11 +85,12 @@ class Prefaulter {
       }
       report();
     }
-    if (!stop_) report();
+    report();
   }
 
   void report() {
-    if (progress_ && !progress_(done_, request_.length)) {
+    // Not again after a cancellation or a failure, while the workers finish their chunks.
+    if (progress_ && !stop_ && !progress_(done_, request_.length)) {
       cancelled_ = true;
       stop_ = true;
     }

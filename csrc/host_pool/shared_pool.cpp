@@ -38,7 +38,8 @@ std::shared_ptr<HostPool> HostPool::attach(const PoolHandle& handle) {
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) {
     throw StateError(join("HostPool: attach expected the owner of pool \"", handle.name, "\" (process ", handle.pid,
-                          ") to be alive and of the same user, got ", describe_errno(("open of " + path).c_str(), errno)));
+                          ") to be alive and of the same user, got ",
+                          describe_errno(("open of " + path).c_str(), errno)));
   }
   return attach_fd(fd, handle);
 }

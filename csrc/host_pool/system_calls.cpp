@@ -47,8 +47,8 @@ bool call_read_text(const char* path, std::string* text) {
 }  // namespace
 
 const SystemCalls& system_calls() {
-  static const SystemCalls calls = {mmap, madvise, call_mlock, call_mincore, call_memfd_create, call_mbind,
-                                    call_read_text};
+  static const SystemCalls calls = {mmap,       madvise,       call_mlock, call_mincore, call_memfd_create,
+                                    call_mbind, call_read_text};
   return calls;
 }
 

@@ -85,12 +85,12 @@ inline int run(int argc, char** argv) {
 
 }  // namespace check
 
-#define TEST(name)                                                         \
-  static void test_##name();                                               \
-  static const int registered_##name = check::add(#name, &test_##name);    \
+#define TEST(name)                                                      \
+  static void test_##name();                                            \
+  static const int registered_##name = check::add(#name, &test_##name); \
   static void test_##name()
-#define EXPECT(condition) \
-  do {                                                                     \
+#define EXPECT(condition)                                                      \
+  do {                                                                         \
     if (!(condition)) check::fail(__FILE__, __LINE__, "expected " #condition); \
   } while (0)
 #define EXPECT_EQ(got, expected) check::expect_eq(__FILE__, __LINE__, #got, got, expected)

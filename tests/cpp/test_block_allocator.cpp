@@ -215,7 +215,8 @@ TEST(wrong_frees_change_nothing) {
 
 TEST(bad_alignments_and_capacities_are_refused) {
   BlockAllocator allocator(4096, 64);
-  for (uint64_t alignment : {uint64_t{1}, uint64_t{3}, uint64_t{8}, uint64_t{48}, uint64_t{1} << 22, uint64_t{1} << 40}) {
+  for (uint64_t alignment :
+       {uint64_t{1}, uint64_t{3}, uint64_t{8}, uint64_t{48}, uint64_t{1} << 22, uint64_t{1} << 40}) {
     EXPECT_THROWS(ValueError, "alignment: expected a power of two", allocator.allocate(1, alignment));
     EXPECT_THROWS(ValueError, "alignment: expected a power of two", BlockAllocator(4096, alignment));
   }
@@ -243,6 +244,24 @@ TEST(best_fit_takes_the_smallest_hole) {
   allocator.free(narrow);
   EXPECT_EQ(allocator.allocate(1000), narrow);
   EXPECT_EQ(allocator.allocate(1000), wide);
+}
+
+// 100 holes of 4096 + 64 bytes that hold no aligned page, and one that does: the request must find it.
+TEST(an_aligned_request_finds_the_only_hole_that_holds_it) {
+  BlockAllocator allocator(1 << 20, 64);
+  std::vector<uint64_t> holes;
+  for (int i = 0; i < 101; ++i) {
+    // Every hole but the last begins 128 bytes behind a multiple of 4096.
+    allocator.allocate(i == 0 ? 128 : i == 100 ? 4096 - 64 - 128 : 4096 - 64);
+    holes.push_back(allocator.allocate(4096 + 64));
+  }
+  allocator.allocate(allocator.stats().largest_free);
+  for (uint64_t hole : holes) allocator.free(hole);
+  EXPECT_EQ(holes[99] % 4096, 128u);
+  EXPECT_EQ(holes[100] % 4096, 0u);
+  EXPECT_EQ(allocator.allocate(4096, 4096), holes[100]);
+  EXPECT_THROWS(OutOfMemoryError, "alignment 4096", allocator.allocate(4096, 4096));
+  expect_consistent(allocator);
 }
 
 TEST(nearly_equal_sizes_leak_nothing) {

@@ -14,20 +14,20 @@
 static int passed = 0;
 static int failed = 0;
 
-#define EXPECT(condition)                                                                          \
-  do {                                                                                             \
-    if (condition) {                                                                               \
-      ++passed;                                                                                    \
-    } else {                                                                                       \
-      ++failed;                                                                                    \
+#define EXPECT(condition)                                                                                  \
+  do {                                                                                                     \
+    if (condition) {                                                                                       \
+      ++passed;                                                                                            \
+    } else {                                                                                               \
+      ++failed;                                                                                            \
       printf("FAILED %s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition, offload_last_error()); \
-    }                                                                                              \
+    }                                                                                                      \
   } while (0)
 
-#define EXPECT_CODE(code, part, call)                             \
-  do {                                                            \
-    EXPECT((call) == (code));                                     \
-    EXPECT(strstr(offload_last_error(), part) != NULL);           \
+#define EXPECT_CODE(code, part, call)                   \
+  do {                                                  \
+    EXPECT((call) == (code));                           \
+    EXPECT(strstr(offload_last_error(), part) != NULL); \
   } while (0)
 
 enum { MIB = 1 << 20 };

@@ -6,15 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <map>
-#include <stdexcept>
 
 #include "check.h"
 #include "error.h"
+#include "fake_system.h"
 #include "host_pool/block_allocator.h"
 #include "host_pool/mapping.h"
 
@@ -28,56 +25,6 @@
 namespace {
 
 using namespace torch_offload;
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-
-// Files that read_text answers with instead of the system's; "" stands for a file that cannot be read.
-std::map<std::string, std::string> files;
-bool no_files = false;
-
-bool fake_read_text(const char* path, std::string* text) {
-  if (no_files) return false;
-  const auto found = files.find(path);
-  if (found == files.end()) return system_calls().read_text(path, text);
-  *text = found->second;
-  return !text->empty();
-}
-
-SystemCalls faked() {
-  files.clear();
-  no_files = false;
-  SystemCalls calls = system_calls();
-  calls.read_text = fake_read_text;
-  return calls;
-}
-
-std::unique_ptr<Mapping> create(const MappingOptions& options, const SystemCalls& calls,
-                                std::vector<std::string>* warnings, const Progress& progress = nullptr) {
-  warnings->clear();
-  return Mapping::create(options, progress, warnings, calls);
-}
-
-MappingOptions plain(uint64_t length) {
-  MappingOptions options;
-  options.length = length;
-  options.huge_pages = HugePages::kNever;
-  return options;
-}
-
-uint64_t resident_bytes(const Mapping& mapping) {
-  std::vector<unsigned char> pages(mapping.length() / small_page_size());
-  EXPECT_EQ(mincore(mapping.base(), mapping.length(), pages.data()), 0);
-  uint64_t bytes = 0;
-  for (unsigned char page : pages) bytes += (page & 1) * small_page_size();
-  return bytes;
-}
-
-size_t count_maps() {
-  std::ifstream maps("/proc/self/maps");
-  size_t lines = 0;
-  for (std::string line; std::getline(maps, line);) ++lines;
-  return lines;
-}
 
 // Runs `body` in a child process and returns its exit status: 0 if body returned true.
 template <typename Body>
@@ -130,7 +77,8 @@ TEST(the_address_behind_the_memory_is_inaccessible) {
 TEST(bad_arguments) {
   std::vector<std::string> warnings;
   EXPECT_THROWS(ValueError, "capacity", create(plain(0), faked(), &warnings));
-  EXPECT_THROWS(OutOfMemoryError, "asked for 18446744073709551615 bytes", create(plain(UINT64_MAX), faked(), &warnings));
+  EXPECT_THROWS(OutOfMemoryError, "asked for 18446744073709551615 bytes",
+                create(plain(UINT64_MAX), faked(), &warnings));
   EXPECT_THROWS(OutOfMemoryError, "out of memory", create(plain(uint64_t{1} << 45), faked(), &warnings));
   MappingOptions options = plain(kMiB);
   options.prefault_threads = -1;
@@ -250,7 +198,8 @@ TEST(no_addresses) {
     errno = ENOMEM;
     return MAP_FAILED;
   };
-  EXPECT_THROWS(OutOfMemoryError, "mmap of the addresses: Cannot allocate memory", create(plain(kMiB), calls, &warnings));
+  EXPECT_THROWS(OutOfMemoryError, "mmap of the addresses: Cannot allocate memory",
+                create(plain(kMiB), calls, &warnings));
   calls = faked();
   calls.memfd_create = [](const char*, unsigned) {
     errno = ENOSYS;
@@ -259,207 +208,6 @@ TEST(no_addresses) {
   MappingOptions options = plain(kMiB);
   options.shared = true;
   EXPECT_THROWS(OutOfMemoryError, "memfd_create", create(options, calls, &warnings));
-}
-
-// Huge pages. A call table with explicit ones that are in truth ordinary pages.
-
-void offer_huge_pages(int pages) {
-  files["/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"] = std::to_string(pages) + "\n";
-  files["/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages"] = "1\n";
-}
-
-void forbid_transparent_huge_pages() {
-  files["/sys/kernel/mm/transparent_hugepage/enabled"] = "always madvise [never]\n";
-  files["/sys/kernel/mm/transparent_hugepage/shmem_enabled"] = "always advise [never] deny\n";
-}
-
-void* mmap_without_hugetlb(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
-  return mmap(address, length, protection, flags & ~(MAP_HUGETLB | (0x3f << 26)), fd, offset);
-}
-
-TEST(explicit_huge_pages) {
-  std::vector<std::string> warnings;
-  SystemCalls calls = faked();
-  offer_huge_pages(3);
-  calls.mmap = mmap_without_hugetlb;
-  for (HugePages wish : {HugePages::kAuto, HugePages::kRequire}) {
-    MappingOptions options = plain(3 * kMiB);
-    options.huge_pages = wish;
-    const auto mapping = create(options, calls, &warnings);
-    EXPECT_EQ(mapping->length(), 4 * kMiB);
-    EXPECT_EQ(mapping->page_size(), kHugePageSize);
-    EXPECT_EQ(mapping->huge_bytes(), 4 * kMiB);
-    EXPECT_EQ(resident_bytes(*mapping), 4 * kMiB);
-    EXPECT(warnings.empty());
-  }
-}
-
-TEST(too_few_huge_pages) {
-  std::vector<std::string> warnings;
-  const SystemCalls calls = faked();
-  offer_huge_pages(2);  // one of them is reserved
-  forbid_transparent_huge_pages();
-  MappingOptions options = plain(4 * kMiB);
-  options.huge_pages = HugePages::kAuto;
-  for (bool shared : {false, true}) {
-    options.shared = shared;
-    const auto mapping = create(options, calls, &warnings);
-    EXPECT_EQ(mapping->page_size(), small_page_size());
-    EXPECT_EQ(warnings.size(), 1u);
-    EXPECT(warnings[0].find("4194304 bytes of explicit huge pages wanted, 2097152 free") != std::string::npos);
-    std::memset(mapping->base(), 1, mapping->length());
-  }
-  options.huge_pages = HugePages::kRequire;
-  EXPECT_THROWS(OutOfMemoryError, "vm.nr_hugepages", create(options, calls, &warnings));
-  options.huge_pages = HugePages::kAuto;
-  options.length = kMiB;  // smaller than a huge page: nothing was wished for
-  create(options, calls, &warnings);
-  EXPECT(warnings.empty());
-}
-
-// The control group's cap shows only when the pages are populated.
-TEST(huge_pages_that_cannot_be_populated) {
-  std::vector<std::string> warnings;
-  SystemCalls calls = faked();
-  offer_huge_pages(100);
-  forbid_transparent_huge_pages();
-  calls.mmap = mmap_without_hugetlb;
-  calls.madvise = [](void* address, size_t length, int advice) {
-    if (advice != 23) return madvise(address, length, advice);
-    errno = EFAULT;
-    return -1;
-  };
-  MappingOptions options = plain(4 * kMiB);
-  options.huge_pages = HugePages::kAuto;
-  const auto mapping = create(options, calls, &warnings);
-  EXPECT_EQ(mapping->page_size(), small_page_size());
-  EXPECT_EQ(warnings.size(), 1u);
-  EXPECT(warnings[0].find("could not be populated") != std::string::npos);
-  options.huge_pages = HugePages::kRequire;
-  EXPECT_THROWS(OutOfMemoryError, "could not be populated", create(options, calls, &warnings));
-}
-
-TEST(huge_pages_on_a_kernel_without_populate) {
-  std::vector<std::string> warnings;
-  SystemCalls calls = faked();
-  offer_huge_pages(100);
-  forbid_transparent_huge_pages();
-  calls.mmap = mmap_without_hugetlb;
-  calls.madvise = [](void*, size_t, int) {
-    errno = EINVAL;
-    return -1;
-  };
-  MappingOptions options = plain(4 * kMiB);
-  options.huge_pages = HugePages::kAuto;
-  EXPECT_EQ(create(options, calls, &warnings)->page_size(), kHugePageSize);  // MAP_POPULATE did it
-  calls.mincore = [](void* address, size_t length, unsigned char* resident) {
-    const int result = mincore(address, length, resident);
-    resident[length / small_page_size() - 1] = 0;
-    return result;
-  };
-  EXPECT_EQ(create(options, calls, &warnings)->page_size(), small_page_size());
-  EXPECT_EQ(warnings.size(), 1u);
-}
-
-TEST(transparent_huge_pages_are_reported_only_where_they_are) {
-  std::vector<std::string> warnings;
-  const SystemCalls calls = faked();
-  offer_huge_pages(0);
-  MappingOptions options = plain(8 * kMiB);
-  options.huge_pages = HugePages::kAuto;
-  options.prefault_threads = 2;
-  const auto mapping = create(options, calls, &warnings);
-  const uint64_t measured = mapping->measure_huge_bytes();
-  EXPECT_EQ(mapping->huge_bytes(), measured);
-  EXPECT_EQ(mapping->page_size() == kHugePageSize, measured == mapping->length());
-  EXPECT_EQ(warnings.empty(), measured == mapping->length());
-  // Without prefaulting nothing is backed, so nothing is claimed.
-  options.prefault_threads = 0;
-  const auto lazy = create(options, calls, &warnings);
-  EXPECT_EQ(lazy->page_size(), small_page_size());
-  // "require" backs everything before it returns, or refuses.
-  options.huge_pages = HugePages::kRequire;
-  try {
-    const auto required = create(options, calls, &warnings);
-    EXPECT_EQ(required->page_size(), kHugePageSize);
-    EXPECT_EQ(required->measure_huge_bytes(), required->length());
-  } catch (const OutOfMemoryError&) {
-    EXPECT(measured != mapping->length());
-  }
-  files["/proc/self/smaps"] = "";  // unreadable: nothing can be claimed
-  EXPECT_THROWS(OutOfMemoryError, "", create(options, calls, &warnings));
-}
-
-// Prefault.
-
-TEST(prefault_in_parallel) {
-  std::vector<std::string> warnings;
-  for (int threads : {1, 2, 5}) {
-    for (bool shared : {false, true}) {
-      MappingOptions options = plain(70 * kMiB + 4096);
-      options.prefault_threads = threads;
-      options.shared = shared;
-      uint64_t last = 0;
-      const auto mapping = create(options, faked(), &warnings, [&](uint64_t done, uint64_t total) {
-        EXPECT(done >= last && done <= total);
-        EXPECT_EQ(total, 70 * kMiB + 4096);
-        last = done;
-        return true;
-      });
-      EXPECT_EQ(last, mapping->length());
-      EXPECT_EQ(resident_bytes(*mapping), mapping->length());
-    }
-  }
-}
-
-TEST(prefault_on_an_old_kernel_touches) {
-  std::vector<std::string> warnings;
-  SystemCalls calls = faked();
-  calls.madvise = [](void*, size_t, int) {
-    errno = EINVAL;
-    return -1;
-  };
-  MappingOptions options = plain(40 * kMiB);
-  options.prefault_threads = 3;
-  const auto mapping = create(options, calls, &warnings);
-  EXPECT_EQ(resident_bytes(*mapping), mapping->length());
-  EXPECT(mapping->base()[12345] == std::byte{0});
-}
-
-TEST(prefault_without_memory) {
-  std::vector<std::string> warnings;
-  SystemCalls calls = faked();
-  static std::atomic<int> left;
-  left = 2;
-  calls.madvise = [](void* address, size_t length, int advice) {
-    if (advice != 23 || left-- > 0) return madvise(address, length, advice);
-    errno = ENOMEM;
-    return -1;
-  };
-  MappingOptions options = plain(80 * kMiB);
-  options.prefault_threads = 2;
-  const size_t before = count_maps();
-  EXPECT_THROWS(OutOfMemoryError, "prefaulting found no more memory", create(options, calls, &warnings));
-  EXPECT(count_maps() <= before + 2);  // a thread's stack may stay in libc's cache
-}
-
-TEST(prefault_cancelled) {
-  std::vector<std::string> warnings;
-  SystemCalls calls = faked();
-  calls.madvise = [](void* address, size_t length, int advice) {
-    usleep(60000);
-    return madvise(address, length, advice);
-  };
-  MappingOptions options = plain(512 * kMiB);
-  options.prefault_threads = 2;
-  int called = 0;
-  EXPECT_THROWS(StateError, "cancelled", create(options, calls, &warnings, [&](uint64_t, uint64_t) {
-                  return ++called < 2;
-                }));
-  EXPECT_EQ(called, 2);
-  EXPECT_THROWS(std::out_of_range, "from the callback", create(options, calls, &warnings, [](uint64_t, uint64_t) -> bool {
-                  throw std::out_of_range("from the callback");
-                }));
 }
 
 // Limits that are really set, in a child process.
