@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kBlockEntries = 512;
 
 // Rows of scattered memory are fetched ahead: this many bytes of them, and at most this many rows.
-constexpr int64_t kPrefetchBytes = 10 << 10;
+constexpr int64_t kPrefetchBytes = 12 << 10;
 constexpr int64_t kMaxPrefetchRows = 32;
 
 // From this row size on the hardware's own prefetcher follows a row; only its beginning is fetched ahead.
@@ -72,28 +72,6 @@ Columns columns_of(const Component& component, const CopyPlan& plan, int part) {
   return {cut(part), cut(part + 1)};
 }
 
-// Copies one row while the lines of a later one are fetched: the memory system always has both to do.
-void copy_row(std::byte* dst, const std::byte* src, int64_t bytes, const std::byte* next) {
-  if (bytes > kPrefetchRowBytes) {
-    prefetch_row(next, bytes);
-    std::memcpy(dst, src, static_cast<size_t>(bytes));
-    return;
-  }
-  int64_t at = 0;
-  for (; at + kCacheLine <= bytes; at += kCacheLine) {
-    __builtin_prefetch(next + at);
-    std::memcpy(dst + at, src + at, kCacheLine);
-  }
-  if (at == bytes) return;
-  __builtin_prefetch(next + bytes - 1);
-  if (at > 0) {  // a whole line that ends with the row is faster than a call for the rest
-    __builtin_prefetch(next + at);
-    std::memcpy(dst + bytes - kCacheLine, src + bytes - kCacheLine, kCacheLine);
-  } else {
-    std::memcpy(dst, src, static_cast<size_t>(bytes));
-  }
-}
-
 void copy_block(const Component& component, Columns columns, const Entry* entries, int64_t count) {
   const int64_t bytes = columns.end - columns.begin;
   if (bytes == 0 || count == 0) return;
@@ -103,8 +81,8 @@ void copy_block(const Component& component, Columns columns, const Entry* entrie
   const int64_t ahead = std::clamp<int64_t>(kPrefetchBytes / bytes, 1, kMaxPrefetchRows);
   for (int64_t i = 0; i < std::min(ahead, count); ++i) prefetch_row(source(i), bytes);
   for (int64_t i = 0; i < count; ++i) {
-    // Past the end of the block there is nothing to fetch: the row itself, which is in the cache, costs nothing.
-    copy_row(dst + entries[i].dst * component.dst_stride, source(i), bytes, source(i + ahead < count ? i + ahead : i));
+    if (i + ahead < count) prefetch_row(source(i + ahead), bytes);
+    std::memcpy(dst + entries[i].dst * component.dst_stride, source(i), static_cast<size_t>(bytes));
   }
 }
 
