@@ -39,7 +39,7 @@ constexpr Row kTable[] = {
      "0: the host can read and write at device addresses"},
     {Setting::kPoison, "SIM_POISON", "1", Kind::kNumber, true, nullptr,
      "0: new device memory holds zeros; 1: the byte 0xA5 (in allocations of up to 32 MiB)"},
-    {Setting::kMappedCopies, "SIM_MAPPED_COPIES", "allow", Kind::kText, true, "allow|refuse",
+    {Setting::kMappedCopies, "SIM_MAPPED_COPIES", "refuse", Kind::kText, true, "refuse|allow",
      "refuse: runtime copies and fills on the device address of host memory give 107000, as documented"},
     {Setting::kMappedAddresses, "SIM_MAPPED_ADDRESSES", "apart", Kind::kText, true, "apart|adjacent",
      "adjacent: registering host memory that follows a registered range continues its device addresses"},
