@@ -16,7 +16,7 @@
 #include "sim_cann.h"
 
 #define SIM_EXPORT extern "C" __attribute__((visibility("default")))
-#define SIM_PRINTF(format, rest) __attribute__((format(printf, format, rest)))
+#define SIM_PRINTF(text, rest) __attribute__((format(printf, text, rest)))
 
 namespace sim {
 
