@@ -75,10 +75,25 @@ SIM_OP(aclnnAddmm, Tensor self, Tensor a, Tensor b, Scalar beta, Scalar alpha, T
     view(out).copy_(at::addmm(view(self), view(a), view(b), beta, alpha));
   });
 }
-// The size of the result depends on the data: only the values are right here.
-SIM_OP(aclnnMaskedSelect, Tensor a, Tensor mask, Tensor out) {
-  SIM_RUN([a = *a, mask = *mask, out = *out] {
+
+// ---- the size of the result depends on the data: torch_npu synchronises and asks with aclGetViewShape
+SIM_OP(aclnnMaskedSelect, Tensor a, Tensor mask, aclTensor* out) {
+  SIM_RUN([a = *a, mask = *mask, out] {
     auto selected = at::masked_select(view(a), view(mask));
-    view(out).narrow(0, 0, selected.numel()).copy_(selected);
+    view(*out).flatten().narrow(0, 0, selected.numel()).copy_(selected);
+    out->sizes = {selected.numel()};
   });
+}
+SIM_OP(aclnnNonzero, Tensor a, aclTensor* out) {
+  SIM_RUN([a = *a, out] {
+    auto found = at::nonzero(view(a));
+    view(*out).flatten().narrow(0, 0, found.numel()).copy_(found.flatten());
+    out->sizes = found.sizes().vec();
+  });
+}
+SIM_EXPORT int aclGetViewShape(const aclTensor* tensor, int64_t** dims, uint64_t* count) {
+  *count = tensor->sizes.size();
+  *dims = new int64_t[*count];  // the caller frees them
+  std::copy(tensor->sizes.begin(), tensor->sizes.end(), *dims);
+  return ACL_SUCCESS;
 }
