@@ -76,7 +76,7 @@ CASE(streams_are_ordered_by_events_only) {
     CHECK_OK(aclrtMemset(a, 1, 1, 1));
     {
       // The producer's task is delayed, the consumer's is not: simSet takes effect when a task starts.
-      Delay delay("30000");
+      Delay delay("200000");
       CHECK_OK(aclrtMemsetAsync(a, 1, 2, 1, producer));
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
