@@ -45,8 +45,9 @@ aclError load(const char* path, int fd, aclrtBinHandle* handle) {
   (void)self;
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) {
+    const bool readable = access(path, R_OK) == 0;
     if (fd >= 0) close(fd);
-    return fail(access(path, R_OK) ? ACL_ERROR_RT_FILE_OPEN : ACL_ERROR_RT_PARAM_INVALID,
+    return fail(readable ? ACL_ERROR_RT_PARAM_INVALID : ACL_ERROR_RT_FILE_OPEN,
                 "not a kernel that was built for the simulator: %s", dlerror());
   }
   auto binary = std::shared_ptr<Binary>(new Binary{library, fd});

@@ -44,7 +44,10 @@ aclError destroyStream(aclrtStream handle) {
     if (stream->capture) return fail(ACL_ERROR_RT_STREAM_CAPTURED, "destroying a stream that captures");
     streams().byHandle.erase(it);
   }
-  if (!inForkedChild()) stream->join();
+  if (inForkedChild())
+    new StreamPtr(stream);  // never destroyed: its thread, which waits in it, does not exist in this process
+  else
+    stream->join();
   return ACL_SUCCESS;
 }
 

@@ -210,9 +210,11 @@ CASE(faults_reach_the_stream_of_the_kernel) {
   Fixture f;
   aclrtStream other;
   CHECK_OK(aclrtCreateStream(&other));
+  void* spare = check::deviceBytes(8);
   f.args.bytes = 1001;  // one byte too many, found by the last core
   CHECK_OK(f.launch(4));
-  CHECK_OK(aclrtMemsetAsync(f.a, 1000, 1, 1000, other));
+  CHECK_OK(aclrtMemsetAsync(f.b, 8, 1, 8, f.stream));
+  CHECK_OK(aclrtMemsetAsync(spare, 8, 1, 8, other));
   CHECK_OK(aclrtSynchronizeStream(other));
   CHECK_EQ(aclrtSynchronizeStream(f.stream), ACL_ERROR_RT_VECTOR_CORE_EXCEPTION);
   std::string text = aclGetRecentErrMsg();
@@ -220,6 +222,7 @@ CASE(faults_reach_the_stream_of_the_kernel) {
   CHECK_OK(f.launch(1, "stray_fault"));
   CHECK_EQ(aclrtSynchronizeStream(f.stream), ACL_ERROR_RT_VECTOR_CORE_EXCEPTION);
   CHECK_OK(aclrtDestroyStream(other));
+  CHECK_OK(aclrtFree(spare));
 }
 
 CASE(a_queued_launch_keeps_the_binary) {
