@@ -80,6 +80,18 @@ SIM_OP(aclnnIndexPutImpl, Tensor to, Tensors index, Tensor from, bool accumulate
     view(to).index_put_(indices(index, false), view(from), accumulate);
   });
 }
+SIM_OP(aclnnScatter, Tensor self, int64_t dim, Tensor index, Tensor from, int64_t reduce, Tensor out) {
+  SIM_RUN([=, self = *self, index = *index, from = *from, out = *out] {
+    TORCH_CHECK(!reduce, "a scatter with a reduction is not simulated");
+    view(out).copy_(at::scatter(view(self), dim, view(index), view(from)));
+  });
+}
+SIM_OP(aclnnScatterValue, Tensor self, int64_t dim, Tensor index, Scalar value, int64_t reduce, Tensor out) {
+  SIM_RUN([=, self = *self, index = *index, value = value->value, out = *out] {
+    TORCH_CHECK(!reduce, "a scatter with a reduction is not simulated");
+    view(out).copy_(at::scatter(view(self), dim, view(index), value));
+  });
+}
 SIM_OP(aclnnEmbedding, Tensor weight, Tensor index, Tensor out) {
   SIM_RUN([weight = *weight, index = *index, out = *out] {
     view(out).copy_(at::embedding(view(weight), view(index)));

@@ -31,6 +31,23 @@ SIM_OP(aclnnAmax, Tensor a, Ints dims, bool keep, Tensor out) {
 SIM_OP(aclnnAmin, Tensor a, Ints dims, bool keep, Tensor out) {
   SIM_RUN([=, a = *a, dims = dims->values, out = *out] { view(out).copy_(at::amin(view(a), dims, keep)); });
 }
+SIM_OP(aclnnMaxDim, Tensor a, int64_t dim, bool keep, Tensor values, Tensor positions) {
+  SIM_RUN([=, a = *a, values = *values, positions = *positions] {
+    auto [best, order] = at::max(view(a), dim, keep);
+    view(values).copy_(best);
+    view(positions).copy_(order);
+  });
+}
+SIM_OP(aclnnMinDim, Tensor a, int64_t dim, bool keep, Tensor values, Tensor positions) {
+  SIM_RUN([=, a = *a, values = *values, positions = *positions] {
+    auto [best, order] = at::min(view(a), dim, keep);
+    view(values).copy_(best);
+    view(positions).copy_(order);
+  });
+}
+SIM_OP(aclnnSoftmax, Tensor a, int64_t dim, Tensor out) {
+  SIM_RUN([=, a = *a, out = *out] { view(out).copy_(at::softmax(view(a), dim)); });
+}
 SIM_OP(aclnnArgMax, Tensor a, int64_t dim, bool keep, Tensor out) {
   SIM_RUN([=, a = *a, out = *out] { view(out).copy_(at::argmax(view(a), dim, keep)); });
 }
@@ -70,6 +87,9 @@ SIM_OP(aclnnMatmul, Tensor a, Tensor b, Tensor out, int8_t) {
 SIM_OP(aclnnMm, Tensor a, Tensor b, Tensor out, int8_t) {
   SIM_RUN([a = *a, b = *b, out = *out] { view(out).copy_(at::mm(view(a), view(b))); });
 }
+SIM_OP(aclnnBatchMatMul, Tensor a, Tensor b, Tensor out, int8_t) {
+  SIM_RUN([a = *a, b = *b, out = *out] { view(out).copy_(at::bmm(view(a), view(b))); });
+}
 SIM_OP(aclnnAddmm, Tensor self, Tensor a, Tensor b, Scalar beta, Scalar alpha, Tensor out, int8_t) {
   SIM_RUN([self = *self, a = *a, b = *b, beta = beta->value, alpha = alpha->value, out = *out] {
     view(out).copy_(at::addmm(view(self), view(a), view(b), beta, alpha));
@@ -87,6 +107,14 @@ SIM_OP(aclnnMaskedSelect, Tensor a, Tensor mask, aclTensor* out) {
 SIM_OP(aclnnNonzero, Tensor a, aclTensor* out) {
   SIM_RUN([a = *a, out] {
     auto found = at::nonzero(view(a));
+    view(*out).flatten().narrow(0, 0, found.numel()).copy_(found.flatten());
+    out->sizes = found.sizes().vec();
+  });
+}
+// One row per dimension, where the other has one per element.
+SIM_OP(aclnnNonzeroV2, Tensor a, aclTensor* out) {
+  SIM_RUN([a = *a, out] {
+    auto found = at::nonzero(view(a)).t().contiguous();
     view(*out).flatten().narrow(0, 0, found.numel()).copy_(found.flatten());
     out->sizes = found.sizes().vec();
   });

@@ -27,6 +27,11 @@ GraphPtr findGraph(aclmdlRI handle) {
   return it == graphs().byHandle.end() ? nullptr : it->second;
 }
 
+bool isCapturing(const Graph& graph) {
+  std::lock_guard guard(captureMutex());
+  return graph.origin != nullptr;
+}
+
 void countCapture(const Graph& graph, int change) {
   if (graph.mode == ACL_MODEL_RI_CAPTURE_MODE_GLOBAL) globalCaptures += change;
   if (graph.mode != ACL_MODEL_RI_CAPTURE_MODE_RELAXED) localCaptures += change;
@@ -70,6 +75,9 @@ SIM_EXPORT aclError aclmdlRICaptureBegin(aclrtStream handle, aclmdlRICaptureMode
   if (stream->capture) return fail(ACL_ERROR_RT_STREAM_CAPTURED, "the stream captures already");
   stream->capture = std::make_shared<Graph>(stream, mode);
   countCapture(*stream->capture, 1);
+  // Known from now on: torch_npu asks for the id while it captures.
+  std::lock_guard table(graphs().mutex);
+  graphs().byHandle[stream->capture.get()] = stream->capture;
   return ACL_SUCCESS;
 }
 
@@ -105,10 +113,10 @@ SIM_EXPORT aclError aclmdlRICaptureEnd(aclrtStream handle, aclmdlRI* out) {
   graph->clocks.clear();
   graph->origin = nullptr;
   *out = nullptr;
+  std::lock_guard table(graphs().mutex);
+  if (graph->invalid || !complete) graphs().byHandle.erase(graph.get());
   if (graph->invalid) return fail(ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED, "the capture was made invalid before");
   if (!complete) return fail(ACL_ERROR_RT_STREAM_UNJOINED, "another stream was captured and not waited for");
-  std::lock_guard table(graphs().mutex);
-  graphs().byHandle[graph.get()] = graph;
   *out = graph.get();
   return ACL_SUCCESS;
 }
@@ -123,12 +131,15 @@ SIM_EXPORT aclError aclmdlRIExecuteAsync(aclmdlRI handle, aclrtStream streamHand
   SIM_CALL("%p, %p", handle, streamHandle);
   SIM_REQUIRE_STREAM(stream, streamHandle);
   SIM_REQUIRE_GRAPH(graph, handle);
+  if (isCapturing(*graph)) return fail(ACL_ERROR_RT_MODEL_CAPTURED, "the graph is still being captured");
   return submit(stream, {"graph", [graph] { return graph->run(); }});
 }
 
 // An execution that is queued keeps what it needs.
 SIM_EXPORT aclError aclmdlRIDestroy(aclmdlRI handle) {
   SIM_CALL("%p", handle);
+  SIM_REQUIRE_GRAPH(found, handle);
+  if (isCapturing(*found)) return fail(ACL_ERROR_RT_MODEL_CAPTURED, "the graph is still being captured");
   std::lock_guard guard(graphs().mutex);
   auto it = graphs().byHandle.find(handle);
   SIM_REQUIRE(it != graphs().byHandle.end(), "aclmdlRIDestroy: %p is not a graph", (void*)handle);

@@ -103,6 +103,14 @@ SIM_EXPORT aclError aclopCompileAndExecute(const char* op, int, const aclTensorD
   return fail(ACL_ERROR_OP_NOT_FOUND, "the operator %s is not simulated", op);
 }
 
+SIM_EXPORT aclError aclopCompileAndExecuteV2(const char* op, int, aclTensorDesc*[], aclDataBuffer*[], int,
+                                             aclTensorDesc*[], aclDataBuffer*[], aclopAttr*, aclopEngineType,
+                                             aclopCompileType, const char*, aclrtStream) {
+  SIM_CALL("%s", op);
+  fprintf(stderr, "[sim] the operator %s is not simulated\n", op);
+  return fail(ACL_ERROR_OP_NOT_FOUND, "the operator %s is not simulated", op);
+}
+
 // ---- dumps
 SIM_EXPORT aclError aclmdlInitDump() { SIM_NOT_SIMULATED(); }
 SIM_EXPORT aclError aclmdlSetDump(const char*) { SIM_NOT_SIMULATED(); }

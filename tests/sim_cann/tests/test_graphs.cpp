@@ -57,6 +57,12 @@ CASE(captured_not_run_and_replayed_with_what_is_there_then) {
   aclmdlRICaptureStatus status;
   CHECK_OK(aclmdlRICaptureGetInfo(f.stream, &status, nullptr));
   CHECK_EQ(status, ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE);
+  aclmdlRI unfinished;
+  CHECK_OK(aclmdlRICaptureGetInfo(f.stream, &status, &unfinished));
+  uint32_t early = 0, id = 0;
+  CHECK_OK(aclmdlRIGetId(unfinished, &early));
+  CHECK_EQ(aclmdlRIExecuteAsync(unfinished, f.other), ACL_ERROR_RT_MODEL_CAPTURED);
+  CHECK_EQ(aclmdlRIDestroy(unfinished), ACL_ERROR_RT_MODEL_CAPTURED);
   CHECK_OK(f.end());
   CHECK_OK(aclmdlRICaptureGetInfo(f.stream, &status, nullptr));
   CHECK_EQ(status, ACL_MODEL_RI_CAPTURE_STATUS_NONE);
@@ -69,9 +75,8 @@ CASE(captured_not_run_and_replayed_with_what_is_there_then) {
   }
   CHECK_EQ(simCounterGet("kernel.copy.launches"), 1u);
   CHECK_EQ(simCounterGet("kernel.copy.runs"), 3u);
-  uint32_t id = 0;
   CHECK_OK(aclmdlRIGetId(f.graph, &id));
-  CHECK(id > 0);
+  CHECK_EQ(id, early);
   CHECK_EQ(aclmdlRIExecuteAsync(&f, f.stream), ACL_ERROR_RT_PARAM_INVALID);
 }
 
