@@ -20,7 +20,7 @@ public:
     {
         tilingWords_ = tilingWords;
         statusWords_ = statusWords;
-        ReadStruct(tilingWords_, 0, tiling_);
+        tiling_ = ReadStruct<SparseCopyTilingData>(tilingWords_, 0);
         tables_.Init(pipe, tiling_.buffers);
         tables_.SetTable(SRC, tiling_.srcIndex);
         tables_.SetTable(DST, tiling_.dstIndex);
@@ -52,8 +52,8 @@ public:
 
     __aicore__ inline void SelectItem(uint32_t item)
     {
-        ReadStruct(tilingWords_, (sizeof(SparseCopyTilingData) + item * sizeof(SparseCopyComponent)) / sizeof(uint32_t),
-                   component_);
+        uint32_t offset = sizeof(SparseCopyTilingData) + item * sizeof(SparseCopyComponent);
+        component_ = ReadStruct<SparseCopyComponent>(tilingWords_, offset / sizeof(uint32_t));
     }
 
     // Whole entries where that leaves no core with more than 5 % above the mean, else bytes.
@@ -110,8 +110,7 @@ public:
         if (totals.copied + totals.skipped + totals.bad == 0 && !countClamped_) {
             return;
         }
-        SparseCopyStatusRecord record;
-        ReadStruct(statusWords_, 0, record);
+        SparseCopyStatusRecord record = ReadStruct<SparseCopyStatusRecord>(statusWords_, 0);
         record.copied += totals.copied;
         record.skipped += totals.skipped;
         record.outOfRange += totals.bad;
@@ -122,10 +121,7 @@ public:
             record.clampedCounts += 1;
             record.lastClampedCount = clampedCount_;
         }
-        const uint32_t* words = reinterpret_cast<const uint32_t*>(&record);
-        for (uint32_t i = 0; i < sizeof(record) / sizeof(uint32_t); ++i) {
-            statusWords_.SetValue(i, words[i]);
-        }
+        WriteStruct(statusWords_, record);
         AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(statusWritten_);
         AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(statusWritten_);
         Store(StatusAddress(), statusWords_.ReinterpretCast<uint8_t>(), 1, sizeof(record), 0);

@@ -23,7 +23,7 @@ __aicore__ inline uint64_t Min(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-// 64-bit values are read and written as two words: 64-bit scalar access to the unified buffer is said to be
+// 64-bit values are read as two words: 64-bit scalar access to the unified buffer is said to be
 // unreliable on A5.
 __aicore__ inline uint64_t ReadWide(const AscendC::LocalTensor<uint32_t>& words, uint32_t index)
 {
@@ -32,19 +32,31 @@ __aicore__ inline uint64_t ReadWide(const AscendC::LocalTensor<uint32_t>& words,
     return high << 32 | low;
 }
 
-__aicore__ inline void WriteWide(const AscendC::LocalTensor<uint32_t>& words, uint32_t index, uint64_t value)
+// The same bytes as a struct and as words; a union, because compilers may take a cast pointer for another object.
+template <typename Struct>
+union Words {
+    Struct value;
+    uint32_t word[sizeof(Struct) / sizeof(uint32_t)];
+};
+
+// Takes a struct out of the unified buffer, or puts one there.
+template <typename Struct>
+__aicore__ inline Struct ReadStruct(const AscendC::LocalTensor<uint32_t>& words, uint32_t firstWord)
 {
-    words.SetValue(index, static_cast<uint32_t>(value));
-    words.SetValue(index + 1, static_cast<uint32_t>(value >> 32));
+    Words<Struct> out;
+    for (uint32_t i = 0; i < sizeof(Struct) / sizeof(uint32_t); ++i) {
+        out.word[i] = words.GetValue(firstWord + i);
+    }
+    return out.value;
 }
 
-// Takes a struct out of the unified buffer; `firstWord` counts words of 4 bytes.
 template <typename Struct>
-__aicore__ inline void ReadStruct(const AscendC::LocalTensor<uint32_t>& words, uint32_t firstWord, Struct& out)
+__aicore__ inline void WriteStruct(const AscendC::LocalTensor<uint32_t>& words, const Struct& value)
 {
-    uint32_t* to = reinterpret_cast<uint32_t*>(&out);
+    Words<Struct> in;
+    in.value = value;
     for (uint32_t i = 0; i < sizeof(Struct) / sizeof(uint32_t); ++i) {
-        to[i] = words.GetValue(firstWord + i);
+        words.SetValue(i, in.word[i]);
     }
 }
 
