@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// The index form: dst[c][dst_index[i]] = src[c][src_index[i]] for every component c.
+#ifndef SPARSE_COPY_H
+#define SPARSE_COPY_H
+
+#include "sparse_copy_kernel.h"
+
+namespace SparseCopy {
+
+// Part `index` of `parts` of `total`, as even as whole numbers allow.
+__aicore__ inline uint64_t EvenCut(uint64_t total, uint64_t parts, uint64_t index)
+{
+    return total / parts * index + Min(total % parts, index);
+}
+
+class IndexForm {
+public:
+    __aicore__ inline void Init(AscendC::TPipe* pipe, const AscendC::LocalTensor<uint32_t>& tilingWords,
+                                const AscendC::LocalTensor<uint32_t>& statusWords, uint64_t core)
+    {
+        tilingWords_ = tilingWords;
+        statusWords_ = statusWords;
+        tiling_ = ReadStruct<SparseCopyTilingData>(tilingWords_, 0);
+        tables_.Init(pipe, tiling_.buffers);
+        tables_.SetTable(SRC, tiling_.srcIndex);
+        tables_.SetTable(DST, tiling_.dstIndex);
+        core_ = core;
+        if (tiling_.statusAddress != 0) {
+            FetchStatus(pipe);
+        }
+    }
+
+    __aicore__ inline const SparseCopyBuffers& Buffers() const
+    {
+        return tiling_.buffers;
+    }
+
+    __aicore__ inline TableReader<2>& Tables()
+    {
+        return tables_;
+    }
+
+    __aicore__ inline uint64_t EntryCount() const
+    {
+        return tiling_.entryCount;
+    }
+
+    __aicore__ inline uint32_t Items() const
+    {
+        return tiling_.componentCount;
+    }
+
+    __aicore__ inline void SelectItem(uint32_t item)
+    {
+        uint32_t offset = sizeof(SparseCopyTilingData) + item * sizeof(SparseCopyComponent);
+        component_ = ReadStruct<SparseCopyComponent>(tilingWords_, offset / sizeof(uint32_t));
+    }
+
+    // Whole entries where that leaves no core with more than 5 % above the mean, else bytes.
+    __aicore__ inline Share ShareOf(uint64_t core, uint64_t cores, uint64_t entries) const
+    {
+        uint64_t unit = tiling_.buffers.cutEntries;
+        if (entries / cores >= unit * TOLERANCE) {  // whole lines of the tables
+            uint64_t units = (entries + unit - 1) / unit;
+            return {{Min(EvenCut(units, cores, core) * unit, entries), 0},
+                    {Min(EvenCut(units, cores, core + 1) * unit, entries), 0}};
+        }
+        uint64_t heaviest = (entries + cores - 1) / cores;
+        if (heaviest * cores - entries <= entries / TOLERANCE) {
+            return {{EvenCut(entries, cores, core), 0}, {EvenCut(entries, cores, core + 1), 0}};
+        }
+        uint64_t bytes = entries * tiling_.entryBytes;
+        uint64_t begin = EvenCut(bytes, cores, core);
+        uint64_t end = EvenCut(bytes, cores, core + 1);
+        return {{begin / tiling_.entryBytes, begin % tiling_.entryBytes},
+                {end / tiling_.entryBytes, end % tiling_.entryBytes}};
+    }
+
+    // The row of the selected component that entry `local` of the current piece names.
+    __aicore__ inline EntryState Locate(uint32_t local, uint64_t entry, Row& row) const
+    {
+        int64_t src = tables_.Has(SRC) ? tables_.Value(SRC, local) : static_cast<int64_t>(entry);
+        int64_t dst = tables_.Has(DST) ? tables_.Value(DST, local) : static_cast<int64_t>(entry);
+        if (src < 0 || dst < 0) {
+            return EntryState::SKIP;
+        }
+        if (static_cast<uint64_t>(src) >= tiling_.srcRows || static_cast<uint64_t>(dst) >= tiling_.dstRows) {
+            return EntryState::BAD;
+        }
+        row.src = component_.srcAddress + static_cast<uint64_t>(src) * component_.srcStride;
+        row.dst = component_.dstAddress + static_cast<uint64_t>(dst) * component_.dstStride;
+        row.bytes = component_.rowBytes;
+        row.workOffset = component_.workOffset;
+        return EntryState::COPY;
+    }
+
+    __aicore__ inline void RecordClampedCount(int64_t count)
+    {
+        countClamped_ = core_ == 0;
+        clampedCount_ = count;
+    }
+
+    // Adds to this core's record. Nobody else writes it: see SparseCopyStatusRecord.
+    __aicore__ inline void Finish(const Totals& totals)
+    {
+        if (tiling_.statusAddress == 0) {
+            return;
+        }
+        AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(statusFetched_);
+        if (totals.copied + totals.skipped + totals.bad == 0 && !countClamped_) {
+            return;
+        }
+        SparseCopyStatusRecord record = ReadStruct<SparseCopyStatusRecord>(statusWords_, 0);
+        record.copied += totals.copied;
+        record.skipped += totals.skipped;
+        record.outOfRange += totals.bad;
+        if (totals.bad != 0 && (record.firstBad == 0 || totals.firstBad + 1 < record.firstBad)) {
+            record.firstBad = totals.firstBad + 1;
+        }
+        if (countClamped_) {
+            record.clampedCounts += 1;
+            record.lastClampedCount = clampedCount_;
+        }
+        WriteStruct(statusWords_, record);
+        AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(statusWritten_);
+        AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(statusWritten_);
+        Store(StatusAddress(), statusWords_.ReinterpretCast<uint8_t>(), 1, sizeof(record), 0);
+    }
+
+private:
+    static constexpr uint32_t SRC = 0;
+    static constexpr uint32_t DST = 1;
+    static constexpr uint64_t TOLERANCE = 20;  // a core may have 1 / TOLERANCE more than the mean
+
+    __aicore__ inline uint64_t StatusAddress() const
+    {
+        return tiling_.statusAddress + core_ * SPARSE_COPY_STATUS_PITCH;
+    }
+
+    __aicore__ inline void FetchStatus(AscendC::TPipe* pipe)
+    {
+        statusFetched_ = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
+        statusWritten_ = pipe->AllocEventID<AscendC::HardEvent::S_MTE3>();
+        Load(statusWords_.ReinterpretCast<uint8_t>(), StatusAddress(), 1, sizeof(SparseCopyStatusRecord), 0);
+        AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(statusFetched_);
+    }
+
+    AscendC::LocalTensor<uint32_t> tilingWords_;
+    AscendC::LocalTensor<uint32_t> statusWords_;
+    SparseCopyTilingData tiling_;
+    SparseCopyComponent component_;
+    TableReader<2> tables_;
+    AscendC::TEventID statusFetched_ = 0;
+    AscendC::TEventID statusWritten_ = 0;
+    uint64_t core_ = 0;
+    int64_t clampedCount_ = 0;
+    bool countClamped_ = false;
+};
+
+}  // namespace SparseCopy
+
+#endif  // SPARSE_COPY_H

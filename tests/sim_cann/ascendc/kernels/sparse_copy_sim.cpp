@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device kernels, from their real sources, as a "device binary" of the simulated runtime.
+#include "sparse_copy.cpp"
+
+ASCENDC_SIM_KERNEL(sparse_copy)
