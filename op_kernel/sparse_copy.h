@@ -7,10 +7,11 @@
 
 namespace SparseCopy {
 
-// Part `index` of `parts` of `total`, as even as whole numbers allow.
+// Where part `index` of `parts` of `total` begins: total * index / parts without an overflow. The larger parts are spread
+// evenly, so that as many cuts as possible fall on multiples of large powers of two, that is on lines of the tables.
 __aicore__ inline uint64_t EvenCut(uint64_t total, uint64_t parts, uint64_t index)
 {
-    return total / parts * index + Min(total % parts, index);
+    return total / parts * index + total % parts * index / parts;
 }
 
 class IndexForm {

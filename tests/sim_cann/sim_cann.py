@@ -6,6 +6,7 @@ Import it in a process that runs on the simulator (`tests/sim_cann/run python ..
 
 import contextlib
 import ctypes
+import functools
 import os
 import subprocess
 import sys
@@ -202,3 +203,33 @@ def run_python(code: str, *, timeout: float = 300, **variables) -> subprocess.Co
     return subprocess.run(
         command, env=environment(**variables), capture_output=True, text=True, timeout=timeout, check=False
     )
+
+
+def own_process(*, exit_code: int = 0, **variables):
+    """Decorator: the test runs in a process of its own on the simulator, with these settings.
+
+    The process has to end with `exit_code` (minus a number: with that signal). Arguments of the test
+    (parametrize) reach it by their repr. The function itself is `.body`.
+    """
+
+    def decorate(body):
+        path = Path(sys.modules[body.__module__].__file__)
+        code = (
+            "import importlib.util, sys\n"
+            f"sys.path.insert(0, {str(path.parent)!r})\n"
+            f"spec = importlib.util.spec_from_file_location({path.stem!r}, {str(path)!r})\n"
+            "module = importlib.util.module_from_spec(spec)\n"
+            f"sys.modules[{path.stem!r}] = module\n"
+            "spec.loader.exec_module(module)\n"
+        )
+
+        @functools.wraps(body)
+        def test(*args, **kwargs):
+            call = f"test = module.{body.__name__}\ngetattr(test, 'body', test)(*{args!r}, **{kwargs!r})\n"
+            done = run_python(code + call, **variables)
+            assert done.returncode == exit_code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+        test.body = body
+        return test
+
+    return decorate
