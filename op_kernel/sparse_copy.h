@@ -58,7 +58,7 @@ public:
     }
 
     // Whole entries where that leaves no core with more than 5 % above the mean, else bytes.
-    __aicore__ inline Share ShareOf(uint64_t core, uint64_t cores, uint64_t entries) const
+    __aicore__ inline Share EvenShare(uint64_t core, uint64_t cores, uint64_t entries) const
     {
         uint64_t unit = tiling_.buffers.cutEntries;
         if (entries / cores >= unit * TOLERANCE) {  // whole lines of the tables
@@ -75,6 +75,64 @@ public:
         uint64_t end = EvenCut(bytes, cores, core + 1);
         return {{begin / tiling_.entryBytes, begin % tiling_.entryBytes},
                 {end / tiling_.entryBytes, end % tiling_.entryBytes}};
+    }
+
+    // Weighing costs every core all of the tables, so a few entries are looked at first.
+    __aicore__ inline Weighing WeighingOf(uint64_t entries) const
+    {
+        const SparseCopyTable& src = tiling_.srcIndex;
+        const SparseCopyTable& dst = tiling_.dstIndex;
+        bool both = src.entryBytes != 0 && dst.entryBytes != 0;
+        bool fits = (src.entryBytes == 0 || BlockWeights::Takes(src, entries)) &&
+                    (dst.entryBytes == 0 || BlockWeights::Takes(dst, entries)) &&
+                    (!both || src.entryBytes == dst.entryBytes) && src.entryBytes + dst.entryBytes != 0;
+        return fits && entries >= MIN_WEIGHED ? Weighing::IF_SAMPLE_SAYS : Weighing::NEVER;
+    }
+
+    __aicore__ inline void StartSample(AscendC::TPipe* pipe, const AscendC::LocalTensor<uint8_t>& scratch,
+                                       uint64_t entries)
+    {
+        uint64_t step = entries / SAMPLES;
+        for (uint32_t t = 0; t < 2; ++t) {
+            const SparseCopyTable& table = t == SRC ? tiling_.srcIndex : tiling_.dstIndex;
+            if (table.entryBytes != 0) {
+                Load(scratch[t * SAMPLES * UB_BLOCK], table.address + step / 2 * table.stride, SAMPLES, table.entryBytes,
+                     static_cast<uint32_t>((step - 1) * table.entryBytes));
+            }
+        }
+        sampled_ = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
+        AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(sampled_);
+    }
+
+    __aicore__ inline bool SampleSaysWeigh(const AscendC::LocalTensor<uint8_t>& scratch) const
+    {
+        AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(sampled_);
+        AscendC::LocalTensor<int32_t> words = scratch.ReinterpretCast<int32_t>();
+        uint32_t skipped = 0;
+        for (uint32_t i = 0; i < SAMPLES; ++i) {
+            bool skip = false;
+            for (uint32_t t = 0; t < 2; ++t) {
+                uint32_t entryBytes = t == SRC ? tiling_.srcIndex.entryBytes : tiling_.dstIndex.entryBytes;
+                if (entryBytes != 0) {  // the sign is in the last word
+                    uint32_t word = ((t * SAMPLES + i) * UB_BLOCK + entryBytes) / sizeof(int32_t) - 1;
+                    skip = words.GetValue(word) < 0 || skip;
+                }
+            }
+            skipped += skip ? 1 : 0;
+        }
+        return skipped >= MIN_SAMPLES_SKIPPED;
+    }
+
+    __aicore__ inline void Weigh(BlockWeights& weights, uint64_t entries) const
+    {
+        weights.CountValid(tiling_.srcIndex, tiling_.dstIndex, entries);
+    }
+
+    // The even share of the entries that are not skipped.
+    __aicore__ inline Share WeighedShare(const BlockWeights& weights, uint64_t core, uint64_t cores, uint64_t entries)
+    {
+        Share share = EvenShare(core, cores, weights.Total());
+        return {PlaceOf(weights, share.begin, entries), PlaceOf(weights, share.end, entries)};
     }
 
     // The row of the selected component that entry `local` of the current piece names.
@@ -133,6 +191,39 @@ private:
     static constexpr uint32_t DST = 1;
     static constexpr uint64_t TOLERANCE = 20;  // a core may have 1 / TOLERANCE more than the mean
 
+    static constexpr uint64_t MIN_WEIGHED = 64;
+    static constexpr uint32_t SAMPLES = 8;
+    static constexpr uint32_t MIN_SAMPLES_SKIPPED = 2;
+
+    // From the number of an entry among those that are not skipped to its place in the tables. What is skipped before
+    // the first one belongs to the first core, what is skipped after the last one to the last.
+    __aicore__ inline Position PlaceOf(const BlockWeights& weights, const Position& valid, uint64_t entries)
+    {
+        if (valid.entry == 0 && valid.byte == 0) {
+            return {0, 0};
+        }
+        if (valid.entry >= weights.Total()) {
+            return {entries, 0};
+        }
+        uint64_t before = 0;
+        uint64_t first = weights.Find(valid.entry, before) * weights.BlockEntries();
+        uint32_t inBlock = static_cast<uint32_t>(Min(weights.BlockEntries(), entries - first));
+        tables_.Fetch(first, inBlock);
+        tables_.Await();
+        uint32_t local = 0;
+        for (uint64_t left = valid.entry - before; local < inBlock; ++local) {
+            if ((tables_.Has(SRC) && tables_.Value(SRC, local) < 0) || (tables_.Has(DST) && tables_.Value(DST, local) < 0)) {
+                continue;
+            }
+            if (left == 0) {
+                break;
+            }
+            --left;
+        }
+        tables_.Release();
+        return {first + local, valid.byte};
+    }
+
     __aicore__ inline uint64_t StatusAddress() const
     {
         return tiling_.statusAddress + core_ * SPARSE_COPY_STATUS_PITCH;
@@ -153,6 +244,7 @@ private:
     TableReader<2> tables_;
     AscendC::TEventID statusFetched_ = 0;
     AscendC::TEventID statusWritten_ = 0;
+    AscendC::TEventID sampled_ = 0;
     uint64_t core_ = 0;
     int64_t clampedCount_ = 0;
     bool countClamped_ = false;
