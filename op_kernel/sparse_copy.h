@@ -7,13 +7,6 @@
 
 namespace SparseCopy {
 
-// Where part `index` of `parts` of `total` begins: total * index / parts without an overflow. The larger parts are spread
-// evenly, so that as many cuts as possible fall on multiples of large powers of two, that is on lines of the tables.
-__aicore__ inline uint64_t EvenCut(uint64_t total, uint64_t parts, uint64_t index)
-{
-    return total / parts * index + total % parts * index / parts;
-}
-
 class IndexForm {
 public:
     __aicore__ inline void Init(AscendC::TPipe* pipe, const AscendC::LocalTensor<uint32_t>& tilingWords,
@@ -128,9 +121,15 @@ public:
         weights.CountValid(tiling_.srcIndex, tiling_.dstIndex, entries);
     }
 
-    // The even share of the entries that are not skipped.
+    // The even share of the entries that are not skipped. Of the others, the weights know the number: nobody needs to
+    // come past those before the first and behind the last.
     __aicore__ inline Share WeighedShare(const BlockWeights& weights, uint64_t core, uint64_t cores, uint64_t entries)
     {
+        weighed_ = true;
+        weighedSkipped_ = core == 0 ? entries - weights.Total() : 0;
+        if (weights.Total() == 0) {
+            return {{0, 0}, {0, 0}};
+        }
         Share share = EvenShare(core, cores, weights.Total());
         return {PlaceOf(weights, share.begin, entries), PlaceOf(weights, share.end, entries)};
     }
@@ -166,12 +165,13 @@ public:
             return;
         }
         AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(statusFetched_);
-        if (totals.copied + totals.skipped + totals.bad == 0 && !countClamped_) {
+        uint64_t skipped = weighed_ ? weighedSkipped_ : totals.skipped;
+        if (totals.copied + skipped + totals.bad == 0 && !countClamped_) {
             return;
         }
         SparseCopyStatusRecord record = ReadStruct<SparseCopyStatusRecord>(statusWords_, 0);
         record.copied += totals.copied;
-        record.skipped += totals.skipped;
+        record.skipped += skipped;
         record.outOfRange += totals.bad;
         if (totals.bad != 0 && (record.firstBad == 0 || totals.firstBad + 1 < record.firstBad)) {
             record.firstBad = totals.firstBad + 1;
@@ -195,23 +195,18 @@ private:
     static constexpr uint32_t SAMPLES = 8;
     static constexpr uint32_t MIN_SAMPLES_SKIPPED = 2;
 
-    // From the number of an entry among those that are not skipped to its place in the tables. What is skipped before
-    // the first one belongs to the first core, what is skipped after the last one to the last.
+    // From the number of an entry among those that are not skipped to its place in the tables.
     __aicore__ inline Position PlaceOf(const BlockWeights& weights, const Position& valid, uint64_t entries)
     {
-        if (valid.entry == 0 && valid.byte == 0) {
-            return {0, 0};
-        }
-        if (valid.entry >= weights.Total()) {
-            return {entries, 0};
-        }
+        bool behind = valid.entry >= weights.Total();  // the place right behind the last one
+        uint64_t wanted = behind ? weights.Total() - 1 : valid.entry;
         uint64_t before = 0;
-        uint64_t first = weights.Find(valid.entry, before) * weights.BlockEntries();
+        uint64_t first = weights.Find(wanted, before) * weights.BlockEntries();
         uint32_t inBlock = static_cast<uint32_t>(Min(weights.BlockEntries(), entries - first));
         tables_.Fetch(first, inBlock);
         tables_.Await();
         uint32_t local = 0;
-        for (uint64_t left = valid.entry - before; local < inBlock; ++local) {
+        for (uint64_t left = wanted - before; local < inBlock; ++local) {
             if ((tables_.Has(SRC) && tables_.Value(SRC, local) < 0) || (tables_.Has(DST) && tables_.Value(DST, local) < 0)) {
                 continue;
             }
@@ -221,7 +216,7 @@ private:
             --left;
         }
         tables_.Release();
-        return {first + local, valid.byte};
+        return behind ? Position{first + local + 1, 0} : Position{first + local, valid.byte};
     }
 
     __aicore__ inline uint64_t StatusAddress() const
@@ -247,6 +242,8 @@ private:
     AscendC::TEventID sampled_ = 0;
     uint64_t core_ = 0;
     int64_t clampedCount_ = 0;
+    uint64_t weighedSkipped_ = 0;
+    bool weighed_ = false;
     bool countClamped_ = false;
 };
 

@@ -13,6 +13,13 @@ namespace SparseCopy {
 constexpr uint64_t LINE = 512;           // requests of several cores to one such line of global memory wait for each other
 constexpr uint32_t MIN_CUT_PIECE = 4096;  // a row goes on in the next slot only if at least this much of it fits in this one
 
+// Where part `index` of `parts` of `total` begins: total * index / parts without an overflow. The larger parts are spread
+// evenly, so that as many cuts as possible fall on multiples of large powers of two, that is on lines of the tables.
+__aicore__ inline uint64_t EvenCut(uint64_t total, uint64_t parts, uint64_t index)
+{
+    return total / parts * index + total % parts * index / parts;
+}
+
 // Where a core's share begins or ends: at a byte of an entry's payload.
 struct Position {
     uint64_t entry;
