@@ -12,7 +12,7 @@ namespace sim {
 class Stream;
 
 bool validDevice(int device);
-int currentDevice();  // -1 if this thread has none
+int currentDevice();                                         // -1 if this thread has none
 std::vector<std::shared_ptr<Stream>> streamsOf(int device);  // kAllDevices: of every one
 constexpr int kAllDevices = -1;
 aclError synchronizeDevice(int timeoutMs);  // the current one
@@ -23,6 +23,6 @@ bool inForkedChild();  // threads of streams do not survive fork()
 
 }  // namespace sim
 
-#define SIM_REQUIRE_DEVICE(device)                                                                     \
-  [[maybe_unused]] const int device = sim::currentDevice();                                            \
+#define SIM_REQUIRE_DEVICE(device)                          \
+  [[maybe_unused]] const int device = sim::currentDevice(); \
   if (device < 0) return sim::fail(ACL_ERROR_RT_CONTEXT_NULL, "%s: this thread has no device", __func__)

@@ -27,6 +27,11 @@ GraphPtr findGraph(aclmdlRI handle) {
   return it == graphs().byHandle.end() ? nullptr : it->second;
 }
 
+bool isCapturing(const Graph& graph) {
+  std::lock_guard guard(captureMutex());
+  return graph.origin != nullptr;
+}
+
 void countCapture(const Graph& graph, int change) {
   if (graph.mode == ACL_MODEL_RI_CAPTURE_MODE_GLOBAL) globalCaptures += change;
   if (graph.mode != ACL_MODEL_RI_CAPTURE_MODE_RELAXED) localCaptures += change;
@@ -58,8 +63,8 @@ aclError refuseInCapture(const char* what) {
 }  // namespace sim
 using namespace sim;
 
-#define SIM_REQUIRE_GRAPH(graph, handle)    \
-  GraphPtr graph = findGraph(handle);       \
+#define SIM_REQUIRE_GRAPH(graph, handle) \
+  GraphPtr graph = findGraph(handle);    \
   SIM_REQUIRE(graph, "%s: %p is not a graph", __func__, (void*)handle)
 
 SIM_EXPORT aclError aclmdlRICaptureBegin(aclrtStream handle, aclmdlRICaptureMode mode) {
@@ -70,10 +75,14 @@ SIM_EXPORT aclError aclmdlRICaptureBegin(aclrtStream handle, aclmdlRICaptureMode
   if (stream->capture) return fail(ACL_ERROR_RT_STREAM_CAPTURED, "the stream captures already");
   stream->capture = std::make_shared<Graph>(stream, mode);
   countCapture(*stream->capture, 1);
+  // Known from now on: torch_npu asks for the id while it captures.
+  std::lock_guard table(graphs().mutex);
+  graphs().byHandle[stream->capture.get()] = stream->capture;
   return ACL_SUCCESS;
 }
 
-SIM_EXPORT aclError aclmdlRICaptureGetInfo(aclrtStream handle, aclmdlRICaptureStatus* status, aclmdlRI* graph) {
+SIM_EXPORT aclError aclmdlRICaptureGetInfo(aclrtStream handle, aclmdlRICaptureStatus* status,
+                                           aclmdlRI* graph) {
   SIM_CALL("%p", handle);
   SIM_REQUIRE_STREAM(stream, handle);
   std::lock_guard guard(captureMutex());
@@ -105,10 +114,11 @@ SIM_EXPORT aclError aclmdlRICaptureEnd(aclrtStream handle, aclmdlRI* out) {
   graph->clocks.clear();
   graph->origin = nullptr;
   *out = nullptr;
-  if (graph->invalid) return fail(ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED, "the capture was made invalid before");
-  if (!complete) return fail(ACL_ERROR_RT_STREAM_UNJOINED, "another stream was captured and not waited for");
   std::lock_guard table(graphs().mutex);
-  graphs().byHandle[graph.get()] = graph;
+  if (graph->invalid || !complete) graphs().byHandle.erase(graph.get());
+  if (graph->invalid)
+    return fail(ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED, "the capture was made invalid before");
+  if (!complete) return fail(ACL_ERROR_RT_STREAM_UNJOINED, "another stream was captured and not waited for");
   *out = graph.get();
   return ACL_SUCCESS;
 }
@@ -123,12 +133,15 @@ SIM_EXPORT aclError aclmdlRIExecuteAsync(aclmdlRI handle, aclrtStream streamHand
   SIM_CALL("%p, %p", handle, streamHandle);
   SIM_REQUIRE_STREAM(stream, streamHandle);
   SIM_REQUIRE_GRAPH(graph, handle);
+  if (isCapturing(*graph)) return fail(ACL_ERROR_RT_MODEL_CAPTURED, "the graph is still being captured");
   return submit(stream, {"graph", [graph] { return graph->run(); }});
 }
 
 // An execution that is queued keeps what it needs.
 SIM_EXPORT aclError aclmdlRIDestroy(aclmdlRI handle) {
   SIM_CALL("%p", handle);
+  SIM_REQUIRE_GRAPH(found, handle);
+  if (isCapturing(*found)) return fail(ACL_ERROR_RT_MODEL_CAPTURED, "the graph is still being captured");
   std::lock_guard guard(graphs().mutex);
   auto it = graphs().byHandle.find(handle);
   SIM_REQUIRE(it != graphs().byHandle.end(), "aclmdlRIDestroy: %p is not a graph", (void*)handle);
@@ -148,7 +161,8 @@ SIM_EXPORT aclError aclmdlRIGetId(aclmdlRI handle, uint32_t* id) {
 SIM_EXPORT aclError aclmdlRIDebugPrint(aclmdlRI handle) {
   SIM_CALL("%p", handle);
   SIM_REQUIRE_GRAPH(graph, handle);
-  for (auto& node : graph->nodes()) fprintf(stderr, "[sim graph] stream %d: %s\n", node.stream, node.name.c_str());
+  for (auto& node : graph->nodes())
+    fprintf(stderr, "[sim graph] stream %d: %s\n", node.stream, node.name.c_str());
   return ACL_SUCCESS;
 }
 
@@ -160,15 +174,17 @@ SIM_EXPORT aclError aclmdlRIDebugJsonPrint(aclmdlRI handle, const char* path, ui
   file << "[";
   int position = 0;
   for (auto& node : graph->nodes()) {
-    file << (position ? ",\n " : "") << "{\"name\": \"" << node.name << "\", \"ph\": \"X\", \"pid\": " << graph->id
-         << ", \"tid\": " << node.stream << ", \"ts\": " << position << ", \"dur\": 1}";
+    file << (position ? ",\n " : "") << "{\"name\": \"" << node.name
+         << "\", \"ph\": \"X\", \"pid\": " << graph->id << ", \"tid\": " << node.stream
+         << ", \"ts\": " << position << ", \"dur\": 1}";
     position++;
   }
   file << "]\n";
   return file ? ACL_SUCCESS : fail(ACL_ERROR_RT_FILE_WRITE, "aclmdlRIDebugJsonPrint: cannot write %s", path);
 }
 
-// ---- task groups: between UpdateBegin and UpdateEnd what is submitted replaces the group's tasks in their order
+// ---- task groups: between UpdateBegin and UpdateEnd what is submitted replaces the group's tasks in their
+// order
 SIM_EXPORT aclError aclmdlRICaptureTaskGrpBegin(aclrtStream handle) {
   SIM_CALL("%p", handle);
   SIM_REQUIRE_STREAM(stream, handle);
