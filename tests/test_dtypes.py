@@ -10,9 +10,7 @@ from checks import check_refused, check_sparse_copy
 import torch_offload
 
 ALL = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
-QUANTIZED = [
-    dtype for dtype in ALL if dtype in (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
-]
+QUANTIZED = [torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4]
 PLAIN = [dtype for dtype in ALL if dtype not in QUANTIZED]
 
 # Bytes that a copy through a number would change: quiet and signalling NaNs with payloads, -0.0, subnormals, bools that
@@ -68,26 +66,17 @@ def test_misaligned_elements(dtype):
 
 @pytest.mark.parametrize("dtype", PLAIN, ids=str)
 def test_another_dtype_of_the_same_size_is_refused(dtype):
-    other = (
-        next(d for d in PLAIN if d != dtype and d.itemsize == dtype.itemsize) if dtype.itemsize < 16 else torch.int64
-    )
+    others = [other for other in PLAIN if other != dtype and other.itemsize == dtype.itemsize]
     b = Builder(seed=32)
-    sample = b.sample([b.rows(4, (8,), dtype)], [b.rows(4, (8,), other)])
-    name = str(dtype).removeprefix("torch.")
-    check_refused(sample, TypeError, rf"sparse_copy: expected src\[0\] to have the dtype of dst, .*, got (?!.*{name}$)")
+    sample = b.sample([b.rows(4, (8,), dtype)], [b.rows(4, (8,), others[0] if others else torch.int64)])
+    check_refused(sample, TypeError, r"sparse_copy: expected src\[0\] to have the dtype of dst, .*, got ")
 
 
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions.*")
 @pytest.mark.parametrize("dtype", QUANTIZED, ids=str)
-def test_quantized_dtypes_have_no_plain_tensors(dtype):
-    """What torch calls quantized is refused, if such a tensor can be made at all."""
-    try:
-        dst = torch._empty_affine_quantized([4, 8], scale=1.0, zero_point=0, dtype=dtype)
-    except RuntimeError:
-        pytest.skip("torch makes no such tensor")
-    for sample in (
-        Sample([dst], [dst.clone()]),
-        Sample([torch.zeros(4, 8)], [dst]),
-        Sample([dst], [torch.zeros(4, 8)]),
-    ):
-        with pytest.raises(TypeError, match="sparse_copy: expected (dst|src)"):
-            torch_offload.sparse_copy(sample.dst, sample.src)
+def test_quantized_dtypes_are_refused(dtype):
+    dst, src = (torch._empty_affine_quantized([4, 8], scale=1.0, zero_point=0, dtype=dtype) for _ in range(2))
+    plain = torch.zeros(4, 8)
+    for pair, side in (((dst, src), "dst"), ((plain, src), "src"), ((dst, plain), "dst")):
+        with pytest.raises(TypeError, match=rf"sparse_copy: expected {side}\[0\] to be a plain tensor, got quantized"):
+            torch_offload.sparse_copy(*pair)
