@@ -39,17 +39,11 @@ def _decompose(
 _library.impl("sparse_copy", _decompose, "CompositeImplicitAutograd")
 
 
-def _refuse_jagged(
-    dst: Sequence[Tensor],
-    src: Sequence[Tensor],
-    dst_index: Tensor | None,
-    src_index: Tensor | None,
-    count: Tensor | None,
-) -> None:
+def _refuse_jagged(dst: Sequence[Tensor], src: Sequence[Tensor], *tables: Tensor | None) -> None:
     """Refuses nested tensors of the jagged layout, which are Python objects and in eager mode, too, come here only."""
     named = [(f"dst[{c}]", tensor) for c, tensor in enumerate(dst)]
     named += [(f"src[{c}]", tensor) for c, tensor in enumerate(src)]
-    for name, tensor in (*named, ("dst_index", dst_index), ("src_index", src_index), ("count", count)):
+    for name, tensor in (*named, *zip(("dst_index", "src_index", "count"), tables, strict=True)):
         if tensor is not None and tensor.is_nested:
             raise TypeError(f"sparse_copy: expected {name} to be a strided tensor, got layout nested")
 
