@@ -31,6 +31,11 @@ def named(argument: str) -> str:
 
 ARGUMENTS = ["dst", "src", "dst_index", "src_index", "count"]
 
+
+def nested(layout: torch.layout) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=layout)
+
+
 KINDS = {
     "coo": (lambda: torch.eye(6, 8).to_sparse(), "layout Sparse"),
     "coo_of_rows": (lambda: torch.eye(6, 8).to_sparse(1), "layout Sparse"),
