@@ -7,7 +7,19 @@ import torch  # noqa: F401  (loads the libraries that _C needs)
 
 from torch_offload import _C, decomposition  # noqa: F401  (register the operators)
 from torch_offload.ops import sparse_copy, sparse_copy_ptrs
+from torch_offload.pool import HostPool, PoolBlock, PoolHandle, PoolStats, empty, init, is_initialized, uninit
 
 __version__ = _version("torch_offload")
 
-__all__ = ["sparse_copy", "sparse_copy_ptrs"]
+__all__ = [
+    "HostPool",
+    "PoolBlock",
+    "PoolHandle",
+    "PoolStats",
+    "empty",
+    "init",
+    "is_initialized",
+    "sparse_copy",
+    "sparse_copy_ptrs",
+    "uninit",
+]
