@@ -37,8 +37,8 @@ def nested(layout: torch.layout) -> torch.Tensor:
 
 
 KINDS = {
-    "coo": (lambda: torch.eye(6, 8).to_sparse(), "layout Sparse"),
-    "coo_of_rows": (lambda: torch.eye(6, 8).to_sparse(1), "layout Sparse"),
+    "coordinates": (lambda: torch.eye(6, 8).to_sparse(), "layout Sparse"),
+    "coordinates_of_rows": (lambda: torch.eye(6, 8).to_sparse(1), "layout Sparse"),
     "csr": (lambda: torch.eye(6, 8).to_sparse_csr(), "layout SparseCsr"),
     "csc": (lambda: torch.eye(6, 8).to_sparse_csc(), "layout SparseCsc"),
     "bsr": (lambda: torch.eye(6, 8).to_sparse_bsr((2, 2)), "layout SparseBsr"),

@@ -152,7 +152,7 @@ def test_status_that_interleaves_with_a_table():
 
 
 KINDS = {
-    "coo": lambda: torch.eye(3, dtype=torch.int64).to_sparse(),
+    "coordinates": lambda: torch.eye(3, dtype=torch.int64).to_sparse(),
     "csr": lambda: torch.eye(3, dtype=torch.int64).to_sparse_csr(),
     "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
     "negative": lambda: torch._neg_view(torch.zeros(4, dtype=torch.int64)),

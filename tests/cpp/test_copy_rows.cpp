@@ -264,6 +264,30 @@ TEST(no_indices_stand_for_the_positions) {
   EXPECT_THROWS(IndexError, "a row for entry 11 (src_index is None), got 11 rows", scan_indices(params));
 }
 
+TEST(null_pointers_of_no_bytes) {
+  const std::vector<int64_t> dst{0, 3, -1};
+  const std::vector<int64_t> src{5, 0, 2};
+  const Component nothing{nullptr, nullptr, 7, 9, 0};
+  SparseCopyParams params = tables(&dst, &src, 4, 6);
+  params.components = &nothing;
+  params.num_components = 1;
+  for (const int parts : {1, 3}) {
+    for (const Split split : {Split::kEntries, Split::kColumns, Split::kOwners}) {
+      for (int part = 0; part < parts; ++part) copy_part(params, {split, parts}, part);
+    }
+  }
+  // Rows that have bytes, but every entry is skipped.
+  const std::vector<int64_t> skipped(3, -1);
+  const Component unused{nullptr, nullptr, 132, 132, 132};
+  params = tables(&skipped, &src, 0, 6);
+  params.components = &unused;
+  params.num_components = 1;
+  EXPECT_EQ(scan_indices(params).copied, 0);
+  for (const Split split : {Split::kEntries, Split::kColumns, Split::kOwners}) {
+    for (int part = 0; part < 2; ++part) copy_part(params, {split, 2}, part);
+  }
+}
+
 TEST(plans) {
   Component component;
   SparseCopyParams params;
