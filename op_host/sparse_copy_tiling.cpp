@@ -34,6 +34,23 @@ uint64_t SaturatingProduct(uint64_t a, uint64_t b)
     return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
 }
 
+// The argument block: parameters, tiling data, components.
+void Pack(uint64_t countAddress, uint32_t countBytes, const void* tiling, uint64_t size,
+          const std::vector<SparseCopyComponent>& components, Launch& launch)
+{
+    uint64_t tilingBytes = size + components.size() * sizeof(SparseCopyComponent);
+    SparseCopyLaunchArguments arguments{countBytes != 0 ? countAddress : 0, countBytes, 0, tilingBytes};
+    launch.arguments.assign((sizeof(arguments) + tilingBytes) / sizeof(uint64_t), 0);
+    auto* bytes = reinterpret_cast<uint8_t*>(launch.arguments.data());
+    std::memcpy(bytes, &arguments, sizeof(arguments));
+    std::memcpy(bytes + sizeof(arguments), tiling, size);
+    if (!components.empty()) {
+        std::memcpy(bytes + sizeof(arguments) + size, components.data(), components.size() * sizeof(SparseCopyComponent));
+    }
+    launch.placeholderAddressOffset = offsetof(SparseCopyLaunchArguments, tiling);
+    launch.placeholderDataOffset = sizeof(arguments);
+}
+
 }  // namespace
 
 uint32_t ChooseCoreCount(uint64_t entryCount, uint64_t entryBytes, uint32_t available)
@@ -65,7 +82,7 @@ bool DivideBuffer(uint64_t ubBytes, uint64_t argumentBytes, uint32_t tableCount,
         return false;
     }
     uint64_t largest = (ubBytes - taken) / buffers.slotCount / LINE * LINE;
-    uint64_t wanted = std::max(MIN_SLOT_BYTES, RoundUp(shareBytes / buffers.slotCount, LINE));
+    uint64_t wanted = std::max(MIN_SLOT_BYTES, RoundUp(std::min(shareBytes, ubBytes) / buffers.slotCount, LINE));
     buffers.slotBytes = static_cast<uint32_t>(std::min(largest, wanted));
     return true;
 }
@@ -111,16 +128,31 @@ Result Tile(const Request& request, const Platform& platform, Launch& launch)
         return Result::BAD_PLATFORM;
     }
 
-    SparseCopyLaunchArguments arguments{request.countBytes != 0 ? request.countAddress : 0, request.countBytes, 0,
-                                        tilingBytes};
-    launch.arguments.resize((sizeof(arguments) + tilingBytes) / sizeof(uint64_t));
-    auto* bytes = reinterpret_cast<uint8_t*>(launch.arguments.data());
-    std::memcpy(bytes, &arguments, sizeof(arguments));
-    std::memcpy(bytes + sizeof(arguments), &tiling, sizeof(tiling));
-    std::memcpy(bytes + sizeof(arguments) + sizeof(tiling), components.data(),
-                components.size() * sizeof(SparseCopyComponent));
-    launch.placeholderAddressOffset = offsetof(SparseCopyLaunchArguments, tiling);
-    launch.placeholderDataOffset = sizeof(arguments);
+    Pack(request.countAddress, request.countBytes, &tiling, sizeof(tiling), components, launch);
+    return Result::LAUNCH;
+}
+
+Result TilePointers(const PointerRequest& request, const Platform& platform, Launch& launch)
+{
+    if (request.entryCount == 0) {
+        return Result::NOTHING_TO_DO;
+    }
+    if (platform.coreCount == 0) {
+        return Result::BAD_PLATFORM;
+    }
+    SparseCopyPtrsTilingData tiling{};
+    tiling.entryCount = request.entryCount;
+    tiling.recordsAddress = request.recordsAddress;
+    tiling.srcPointers = DescribeTable(request.srcPointers);
+    tiling.dstPointers = DescribeTable(request.dstPointers);
+    tiling.lengths = DescribeTable(request.lengths);
+    launch.blockDim = platform.coreCount;  // only the device knows the lengths
+    uint32_t pitch = std::max({tiling.srcPointers.pitch, tiling.dstPointers.pitch, tiling.lengths.pitch});
+    if (!DivideBuffer(platform.ubBytes, RoundUp(sizeof(tiling), UB_BLOCK) + FIXED_BYTES, 3, pitch, sizeof(uint64_t),
+                      UINT64_MAX, tiling.buffers)) {
+        return Result::BAD_PLATFORM;
+    }
+    Pack(request.countAddress, request.countBytes, &tiling, sizeof(tiling), {}, launch);
     return Result::LAUNCH;
 }
 

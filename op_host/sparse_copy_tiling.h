@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiling of sparse_copy: from sizes and the platform's figures to what the kernel is told. Pure: no torch, no CANN,
+// The tiling of sparse_copy and sparse_copy_ptrs: from sizes and the platform's figures to what the kernel is told. Pure: no torch, no CANN,
 // no state. The core count and the size of the unified buffer come from the platform, never from a constant.
 #ifndef SPARSE_COPY_TILING_H
 #define SPARSE_COPY_TILING_H
@@ -42,6 +42,17 @@ struct Request {
     std::vector<Component> components;  // those of rowBytes 0 are left out
 };
 
+// The pointer form. An entry beyond what the tables hold does not exist; the rest is said by their contents.
+struct PointerRequest {
+    uint64_t entryCount = 0;
+    Table srcPointers;
+    Table dstPointers;
+    Table lengths;
+    uint64_t countAddress = 0;
+    uint32_t countBytes = 0;
+    uint64_t recordsAddress = 0;  // scratch for one SparseCopyStatusRecord per core, SPARSE_COPY_STATUS_PITCH apart
+};
+
 enum class Result {
     LAUNCH,
     NOTHING_TO_DO,        // no entries or no bytes
@@ -64,7 +75,9 @@ struct Launch {
 
 Result Tile(const Request& request, const Platform& platform, Launch& launch);
 
-// The parts of it, for tests and for callers with a launch of their own.
+Result TilePointers(const PointerRequest& request, const Platform& platform, Launch& launch);
+
+// The parts of them, for tests and for callers with a launch of their own.
 uint32_t ChooseCoreCount(uint64_t entryCount, uint64_t entryBytes, uint32_t available);
 SparseCopyTable DescribeTable(const Table& table);
 // `tableCount` tables are fetched at once, the widest with `pitch`; `argumentBytes` of the unified buffer are taken.

@@ -7,13 +7,6 @@
 
 namespace SparseCopy {
 
-// Where part `index` of `parts` of `total` begins: total * index / parts without an overflow. The larger parts are spread
-// evenly, so that as many cuts as possible fall on multiples of large powers of two, that is on lines of the tables.
-__aicore__ inline uint64_t EvenCut(uint64_t total, uint64_t parts, uint64_t index)
-{
-    return total / parts * index + total % parts * index / parts;
-}
-
 class IndexForm {
 public:
     __aicore__ inline void Init(AscendC::TPipe* pipe, const AscendC::LocalTensor<uint32_t>& tilingWords,
@@ -58,7 +51,7 @@ public:
     }
 
     // Whole entries where that leaves no core with more than 5 % above the mean, else bytes.
-    __aicore__ inline Share ShareOf(uint64_t core, uint64_t cores, uint64_t entries) const
+    __aicore__ inline Share EvenShare(uint64_t core, uint64_t cores, uint64_t entries) const
     {
         uint64_t unit = tiling_.buffers.cutEntries;
         if (entries / cores >= unit * TOLERANCE) {  // whole lines of the tables
@@ -75,6 +68,70 @@ public:
         uint64_t end = EvenCut(bytes, cores, core + 1);
         return {{begin / tiling_.entryBytes, begin % tiling_.entryBytes},
                 {end / tiling_.entryBytes, end % tiling_.entryBytes}};
+    }
+
+    // Weighing costs every core all of the tables, so a few entries are looked at first.
+    __aicore__ inline Weighing WeighingOf(uint64_t entries) const
+    {
+        const SparseCopyTable& src = tiling_.srcIndex;
+        const SparseCopyTable& dst = tiling_.dstIndex;
+        bool both = src.entryBytes != 0 && dst.entryBytes != 0;
+        bool fits = (src.entryBytes == 0 || BlockWeights::Takes(src, entries)) &&
+                    (dst.entryBytes == 0 || BlockWeights::Takes(dst, entries)) &&
+                    (!both || src.entryBytes == dst.entryBytes) && src.entryBytes + dst.entryBytes != 0;
+        return fits && entries >= MIN_WEIGHED ? Weighing::IF_SAMPLE_SAYS : Weighing::NEVER;
+    }
+
+    __aicore__ inline void StartSample(AscendC::TPipe* pipe, const AscendC::LocalTensor<uint8_t>& scratch,
+                                       uint64_t entries)
+    {
+        uint64_t step = entries / SAMPLES;
+        for (uint32_t t = 0; t < 2; ++t) {
+            const SparseCopyTable& table = t == SRC ? tiling_.srcIndex : tiling_.dstIndex;
+            if (table.entryBytes != 0) {
+                Load(scratch[t * SAMPLES * UB_BLOCK], table.address + step / 2 * table.stride, SAMPLES, table.entryBytes,
+                     static_cast<uint32_t>((step - 1) * table.entryBytes));
+            }
+        }
+        sampled_ = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
+        AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(sampled_);
+    }
+
+    __aicore__ inline bool SampleSaysWeigh(const AscendC::LocalTensor<uint8_t>& scratch) const
+    {
+        AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(sampled_);
+        AscendC::LocalTensor<int32_t> words = scratch.ReinterpretCast<int32_t>();
+        uint32_t skipped = 0;
+        for (uint32_t i = 0; i < SAMPLES; ++i) {
+            bool skip = false;
+            for (uint32_t t = 0; t < 2; ++t) {
+                uint32_t entryBytes = t == SRC ? tiling_.srcIndex.entryBytes : tiling_.dstIndex.entryBytes;
+                if (entryBytes != 0) {  // the sign is in the last word
+                    uint32_t word = ((t * SAMPLES + i) * UB_BLOCK + entryBytes) / sizeof(int32_t) - 1;
+                    skip = words.GetValue(word) < 0 || skip;
+                }
+            }
+            skipped += skip ? 1 : 0;
+        }
+        return skipped >= MIN_SAMPLES_SKIPPED;
+    }
+
+    __aicore__ inline void Weigh(BlockWeights& weights, uint64_t entries) const
+    {
+        weights.CountValid(tiling_.srcIndex, tiling_.dstIndex, entries);
+    }
+
+    // The even share of the entries that are not skipped. Of the others, the weights know the number: nobody needs to
+    // come past those before the first and behind the last.
+    __aicore__ inline Share WeighedShare(const BlockWeights& weights, uint64_t core, uint64_t cores, uint64_t entries)
+    {
+        weighed_ = true;
+        weighedSkipped_ = core == 0 ? entries - weights.Total() : 0;
+        if (weights.Total() == 0) {
+            return {{0, 0}, {0, 0}};
+        }
+        Share share = EvenShare(core, cores, weights.Total());
+        return {PlaceOf(weights, share.begin, entries), PlaceOf(weights, share.end, entries)};
     }
 
     // The row of the selected component that entry `local` of the current piece names.
@@ -108,12 +165,13 @@ public:
             return;
         }
         AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(statusFetched_);
-        if (totals.copied + totals.skipped + totals.bad == 0 && !countClamped_) {
+        uint64_t skipped = weighed_ ? weighedSkipped_ : totals.skipped;
+        if (totals.copied + skipped + totals.bad == 0 && !countClamped_) {
             return;
         }
         SparseCopyStatusRecord record = ReadStruct<SparseCopyStatusRecord>(statusWords_, 0);
         record.copied += totals.copied;
-        record.skipped += totals.skipped;
+        record.skipped += skipped;
         record.outOfRange += totals.bad;
         if (totals.bad != 0 && (record.firstBad == 0 || totals.firstBad + 1 < record.firstBad)) {
             record.firstBad = totals.firstBad + 1;
@@ -132,6 +190,34 @@ private:
     static constexpr uint32_t SRC = 0;
     static constexpr uint32_t DST = 1;
     static constexpr uint64_t TOLERANCE = 20;  // a core may have 1 / TOLERANCE more than the mean
+
+    static constexpr uint64_t MIN_WEIGHED = 64;
+    static constexpr uint32_t SAMPLES = 8;
+    static constexpr uint32_t MIN_SAMPLES_SKIPPED = 2;
+
+    // From the number of an entry among those that are not skipped to its place in the tables.
+    __aicore__ inline Position PlaceOf(const BlockWeights& weights, const Position& valid, uint64_t entries)
+    {
+        bool behind = valid.entry >= weights.Total();  // the place right behind the last one
+        uint64_t wanted = behind ? weights.Total() - 1 : valid.entry;
+        uint64_t before = 0;
+        uint64_t first = weights.Find(wanted, before) * weights.BlockEntries();
+        uint32_t inBlock = static_cast<uint32_t>(Min(weights.BlockEntries(), entries - first));
+        tables_.Fetch(first, inBlock);
+        tables_.Await();
+        uint32_t local = 0;
+        for (uint64_t left = wanted - before; local < inBlock; ++local) {
+            if ((tables_.Has(SRC) && tables_.Value(SRC, local) < 0) || (tables_.Has(DST) && tables_.Value(DST, local) < 0)) {
+                continue;
+            }
+            if (left == 0) {
+                break;
+            }
+            --left;
+        }
+        tables_.Release();
+        return behind ? Position{first + local + 1, 0} : Position{first + local, valid.byte};
+    }
 
     __aicore__ inline uint64_t StatusAddress() const
     {
@@ -153,8 +239,11 @@ private:
     TableReader<2> tables_;
     AscendC::TEventID statusFetched_ = 0;
     AscendC::TEventID statusWritten_ = 0;
+    AscendC::TEventID sampled_ = 0;
     uint64_t core_ = 0;
     int64_t clampedCount_ = 0;
+    uint64_t weighedSkipped_ = 0;
+    bool weighed_ = false;
     bool countClamped_ = false;
 };
 

@@ -6,11 +6,19 @@
 
 #include "sparse_copy_tables.h"
 #include "sparse_copy_transfer.h"
+#include "sparse_copy_weights.h"
 
 namespace SparseCopy {
 
 constexpr uint64_t LINE = 512;           // requests of several cores to one such line of global memory wait for each other
 constexpr uint32_t MIN_CUT_PIECE = 4096;  // a row goes on in the next slot only if at least this much of it fits in this one
+
+// Where part `index` of `parts` of `total` begins: total * index / parts without an overflow. The larger parts are spread
+// evenly, so that as many cuts as possible fall on multiples of large powers of two, that is on lines of the tables.
+__aicore__ inline uint64_t EvenCut(uint64_t total, uint64_t parts, uint64_t index)
+{
+    return total / parts * index + total % parts * index / parts;
+}
 
 // Where a core's share begins or ends: at a byte of an entry's payload.
 struct Position {
@@ -22,6 +30,9 @@ struct Share {
     Position begin;
     Position end;
 };
+
+// Whether the entries are weighed before they are shared out (sparse_copy_weights.h).
+enum class Weighing : uint8_t { NEVER, IF_SAMPLE_SAYS, ALWAYS };
 
 enum class EntryState : uint8_t { COPY, SKIP, BAD };
 
@@ -57,9 +68,9 @@ public:
         core_ = static_cast<uint64_t>(AscendC::GetBlockIdx());
         cores_ = static_cast<uint64_t>(AscendC::GetBlockNum());
         form_.Init(pipe, tilingWords_, statusWords_, core_);
-        uint64_t entries = ClampCount(arguments);
+        entries_ = ClampCount(arguments);
         ring_.Init(pipe, form_.Buffers().slotCount, form_.Buffers().slotBytes);
-        share_ = form_.ShareOf(core_, cores_, entries);
+        ShareOut(pipe);
         MoveShare();
         form_.Finish(totals_);
         ring_.Drain();
@@ -117,16 +128,64 @@ private:
         return static_cast<uint64_t>(count);
     }
 
+    // Finds this core's share, and starts to fetch its tables: with the even share while the sample is still on its way,
+    // because most calls keep it.
+    __aicore__ inline void ShareOut(AscendC::TPipe* pipe)
+    {
+        AscendC::LocalTensor<uint8_t> scratch = ring_.Scratch();
+        weights_.Init(pipe, scratch);
+        share_ = form_.EvenShare(core_, cores_, entries_);
+        Weighing weighing = form_.WeighingOf(entries_);
+        bool weigh = weighing == Weighing::ALWAYS;
+        if (!weigh) {
+            if (weighing == Weighing::IF_SAMPLE_SAYS) {
+                form_.StartSample(pipe, scratch, entries_);
+            }
+            FetchFirst();
+        }
+        if (weighing == Weighing::IF_SAMPLE_SAYS) {
+            weigh = form_.SampleSaysWeigh(scratch);
+            weights_.Done();
+            if (weigh && !IsEmpty()) {
+                form_.Tables().Await();
+                form_.Tables().Release();
+            }
+        }
+        if (weigh) {
+            form_.Weigh(weights_, entries_);
+            share_ = form_.WeighedShare(weights_, core_, cores_, entries_);
+            weights_.Done();
+            FetchFirst();
+        }
+    }
+
+    __aicore__ inline uint64_t EndEntry() const
+    {
+        return share_.end.entry + (share_.end.byte != 0 ? 1 : 0);
+    }
+
+    __aicore__ inline bool IsEmpty() const
+    {
+        return share_.begin.entry >= EndEntry();
+    }
+
+    __aicore__ inline void FetchFirst()
+    {
+        if (!IsEmpty()) {
+            uint64_t first = share_.begin.entry;
+            form_.Tables().Fetch(first, static_cast<uint32_t>(Min(form_.Buffers().pieceEntries, EndEntry() - first)));
+        }
+    }
+
     __aicore__ inline void MoveShare()
     {
         uint64_t first = share_.begin.entry;
-        uint64_t end = share_.end.entry + (share_.end.byte != 0 ? 1 : 0);
-        if (first >= end) {
+        uint64_t end = EndEntry();
+        if (IsEmpty()) {
             return;
         }
         uint32_t pieceEntries = form_.Buffers().pieceEntries;
         uint32_t entries = static_cast<uint32_t>(Min(pieceEntries, end - first));
-        form_.Tables().Fetch(first, entries);
         while (first < end) {
             form_.Tables().Await();
             uint64_t next = first + entries;
@@ -250,10 +309,12 @@ private:
     AscendC::LocalTensor<uint32_t> statusWords_;
     Form form_;
     SlotRing ring_;
+    BlockWeights weights_;
     Share share_;
     Totals totals_;
     uint64_t core_ = 0;
     uint64_t cores_ = 1;
+    uint64_t entries_ = 0;
 };
 
 }  // namespace SparseCopy

@@ -54,7 +54,24 @@ struct SparseCopyTilingData {
     uint32_t reserved;
 };
 
-// The parameters of the kernel, as they are packed for the launch. The SparseCopyTilingData and its components stand
+// The same for sparse_copy_ptrs.
+struct SparseCopyPtrsTilingData {
+    uint64_t entryCount;
+    uint64_t recordsAddress;  // SparseCopyStatusRecord of core 0, scratch: each core overwrites its own
+    SparseCopyTable srcPointers;
+    SparseCopyTable dstPointers;
+    SparseCopyTable lengths;
+    SparseCopyBuffers buffers;
+};
+
+// The parameters of sparse_copy_ptrs_status, which follows sparse_copy_ptrs on the stream, on one core.
+struct SparseCopyPtrsStatusArguments {
+    uint64_t records;
+    uint64_t cores;   // blockDim of the launch before
+    uint64_t status;  // int64[4]: copied, skipped, refused, position of the first refused entry or -1
+};
+
+// The parameters of sparse_copy and sparse_copy_ptrs, as they are packed for the launch. The tiling data (and its components) stands
 // behind them in the argument block; `tiling` is a placeholder, which the runtime fills with the device address of
 // that data.
 struct SparseCopyLaunchArguments {
@@ -81,7 +98,7 @@ constexpr uint32_t SPARSE_COPY_STATUS_PITCH = 512;
 
 static_assert(sizeof(SparseCopyTable) == 24 && sizeof(SparseCopyComponent) == 48 && sizeof(SparseCopyBuffers) == 24 &&
                   sizeof(SparseCopyTilingData) == 120 && sizeof(SparseCopyStatusRecord) == 64 &&
-                  sizeof(SparseCopyLaunchArguments) == 32,
+                  sizeof(SparseCopyLaunchArguments) == 32 && sizeof(SparseCopyPtrsTilingData) == 112,
               "the kernel reads these structs word by word");
 
 #endif  // SPARSE_COPY_TILING_DATA_H

@@ -164,6 +164,12 @@ public:
         return buffer_.GetWithOffset<uint8_t>(slotBytes_, current_ * slotBytes_);
     }
 
+    // All slots as one buffer, for as long as no row has been loaded.
+    __aicore__ inline AscendC::LocalTensor<uint8_t> Scratch()
+    {
+        return buffer_.Get<uint8_t>();
+    }
+
     // Before the first load into the slot: its last store must have read it.
     __aicore__ inline void BeginLoad()
     {

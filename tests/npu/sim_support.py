@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests on the simulated CANN runtime share: skips elsewhere, launches through the public ACL calls."""
+"""What the tests on the simulated CANN runtime share; skips the module that imports it elsewhere."""
 
 import ctypes
 import struct
@@ -31,7 +31,7 @@ def kernel(name):
 
 
 def launch_copy(src, dst, *, size=None, blocks=4):
-    """Launches the copy kernel on the current stream. Reading `npu_stream` drains the task queue of torch_npu."""
+    """Launches the copy kernel on the current stream (reading `npu_stream` drains torch_npu's task queue)."""
     size = src.numel() * src.element_size() if size is None else size
     args = struct.pack("QQQ", src.data_ptr(), dst.data_ptr(), size)
     stream = P(torch.npu.current_stream().npu_stream)
@@ -59,3 +59,13 @@ def _copy_kernel():
     if not hasattr(_copy_kernel, "handle"):
         _copy_kernel.handle = kernel("copy")
     return _copy_kernel.handle
+
+
+def raises(call, *texts):
+    """Like pytest.raises, but without pytest's machinery in a process of its own; returns the exception."""
+    try:
+        call()
+    except Exception as error:
+        assert all(text in str(error) for text in texts), error
+        return error
+    raise AssertionError("nothing was raised")

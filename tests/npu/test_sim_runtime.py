@@ -10,7 +10,7 @@ import time
 
 import pytest
 import sim_support as support
-from sim_support import P, U64, acl, launch_copy, sim_cann, torch, torch_npu
+from sim_support import U64, P, acl, launch_copy, sim_cann, torch, torch_npu
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ def test_equality_and_random_numbers():
     assert sorted(torch.randperm(50, device="npu").cpu().tolist()) == list(range(50))
     torch.npu.manual_seed(3)
     first = torch.rand(100, device="npu")
-    assert 0 <= first.min().item() and first.max().item() < 1
+    assert first.min().item() >= 0 and first.max().item() < 1
     torch.npu.manual_seed(3)
     assert torch.equal(torch.rand(100, device="npu"), first)
     assert set(torch.randint(0, 3, (100,), device="npu").cpu().tolist()) == {0, 1, 2}

@@ -16,21 +16,21 @@ int simSet(const char* name, const char* value);
 uint64_t simSettingsText(char* text, uint64_t size);
 
 // ---- fault injection. Of the calls of `function` from now on, the nth (1 is the next one) returns `code`
-// without doing anything; with `and_later` != 0 those after it as well. `function` is the name of a runtime call,
-// or "kernel" (any) or "kernel.<name>": then it is the nth run of a kernel, whose stream gets the code.
+// without doing anything; with `and_later` != 0 those after it as well. `function` is the name of a runtime
+// call, or "kernel" (any) or "kernel.<name>": then it is the nth run of a kernel, whose stream gets the code.
 void simFailCall(const char* function, uint64_t nth, int code, int and_later);
 void simFailClear(void);
 
 // ---- what is alive
 uint64_t simLiveDeviceBytes(int device);
-uint64_t simLiveHostBytes(void);       // of aclrtMallocHost and its variants
-uint64_t simLiveRegistrations(void);   // of aclrtHostRegister and aclrtHostRegisterV2
+uint64_t simLiveHostBytes(void);        // of aclrtMallocHost and its variants
+uint64_t simLiveRegistrations(void);    // of aclrtHostRegister and aclrtHostRegisterV2
 int simIsDeviceAddress(const void* p);  // 1: a kernel may touch the byte at p
 
 // ---- for simulated operator libraries
-// Runs fn(arg) on a stream, or records it into the graph that is being captured there. fn returns an ACL code;
-// other than 0 it makes the task fail. drop(arg) is called once nothing can run fn any more, at once if the call
-// fails. The names are kept as pointers.
+// Runs fn(arg) on a stream, or records it into the graph that is being captured there. fn returns an ACL
+// code; other than 0 it makes the task fail. drop(arg) is called once nothing can run fn any more, at once if
+// the call fails. The names are kept as pointers.
 int simEnqueue(void* stream, const char* name, int (*fn)(void*), void* arg, void (*drop)(void*));
 // Makes the running task fail with `code`; simKernelFault with a code of one's own.
 void simTaskFailed(int code, const char* message);

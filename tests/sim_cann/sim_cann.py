@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated CANN runtime of this process, from Python: counters, settings, injected faults, device memory.
+"""The simulated CANN runtime, from Python: counters, settings, injected faults, device memory, processes.
 
 Import it in a process that runs on the simulator (`tests/sim_cann/run python ...`); `available()` tells.
 """
@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -122,7 +123,7 @@ def changed(**values):
 
 
 def fail_call(function: str, nth: int = 1, code: int = 507899, and_later: bool = False) -> None:
-    """The nth call of `function` from now on returns `code`; `kernel` or `kernel.NAME`: the run of a kernel."""
+    """The nth call of `function` from now on returns `code`; `kernel`, `kernel.NAME`: the run of a kernel."""
     lib.simFailCall(function.encode(), nth, code, int(and_later))
 
 
@@ -185,12 +186,12 @@ def write(address: int, data: bytes) -> None:
 
 
 def environment(**variables) -> dict[str, str]:
-    """The environment for a process on the simulator, with settings and other variables (None removes one)."""
+    """The environment for a process on the simulator, with these variables (None removes one)."""
     env = {**os.environ, **{k: str(v) for k, v in variables.items() if v is not None}}
     for name in [k for k, v in variables.items() if v is None]:
         env.pop(name, None)
-    version = env.get("SIM_CANN_VERSION", "8.5.0").split(".")
-    older = int(version[0]) < 8 or (int(version[0]) == 8 and int("".join(filter(str.isdigit, version[1][:1]))) < 5)
+    version = re.match(r"(\d+)\.(\d+)", env.get("SIM_CANN_VERSION") or "8.5.0")
+    older = version is not None and tuple(map(int, version.groups())) < (8, 5)
     paths = [p for p in env.get("LD_LIBRARY_PATH", "").split(":") if p and not p.startswith(str(BUILD))]
     env["LD_LIBRARY_PATH"] = ":".join([str(BUILD / "plain" / ("lib-8.1" if older else "lib")), *paths])
     env["PYTHONPATH"] = ":".join(filter(None, [str(HERE), env.get("PYTHONPATH", "")]))
@@ -205,11 +206,11 @@ def run_python(code: str, *, timeout: float = 300, **variables) -> subprocess.Co
     )
 
 
-def own_process(*, exit_code: int = 0, **variables):
+def own_process(*, exit_code: int = 0, writes: str = "", **variables):
     """Decorator: the test runs in a process of its own on the simulator, with these settings.
 
-    The process has to end with `exit_code` (minus a number: with that signal). Arguments of the test
-    (parametrize) reach it by their repr. The function itself is `.body`.
+    The process has to end with `exit_code` (minus a number: with that signal) and to have written `writes`.
+    Arguments of the test (parametrize) reach it by their repr. The function itself is `.body`.
     """
 
     def decorate(body):
@@ -227,7 +228,9 @@ def own_process(*, exit_code: int = 0, **variables):
         def test(*args, **kwargs):
             call = f"test = module.{body.__name__}\ngetattr(test, 'body', test)(*{args!r}, **{kwargs!r})\n"
             done = run_python(code + call, **variables)
-            assert done.returncode == exit_code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+            written = f"{done.stdout}\n{done.stderr}"
+            assert done.returncode == exit_code, f"exit code {done.returncode}\n{written}"
+            assert writes in written, f"expected {writes!r} in\n{written}"
 
         test.body = body
         return test

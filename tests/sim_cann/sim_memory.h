@@ -20,18 +20,19 @@ typedef void (*SimKernelEntry)(void* args, uint32_t args_bytes, uint32_t block_d
 // (`write` != 0: that is not read-only). Thread safe; `bytes` may be 0, then only the address is checked.
 void* simTranslate(uint64_t device_address, uint64_t bytes, int write);
 
-// One line that says what lies at the address: "2 bytes beyond the 100 bytes at 0x..." and the like. Writes at
-// most `size` bytes, the closing zero included.
+// One line that says what lies at the address: "2 bytes beyond the 100 bytes at 0x..." and the like. Writes
+// at most `size` bytes, the closing zero included.
 void simDescribeAddress(uint64_t device_address, uint64_t bytes, char* text, uint64_t size);
 
-// Records a device fault for the running task: its stream gets ACL_ERROR_RT_VECTOR_CORE_EXCEPTION (507035), the
-// next synchronize of the stream returns it, and aclGetRecentErrMsg then says `message`. The first fault of a
-// task counts. It only records: the kernel returns by itself. From a thread that belongs to no task (see
+// Records a device fault for the running task: its stream gets ACL_ERROR_RT_VECTOR_CORE_EXCEPTION (507035),
+// the next synchronize of the stream returns it, and aclGetRecentErrMsg then says `message`. The first fault
+// of a task counts. It only records: the kernel returns by itself. From a thread that belongs to no task (see
 // simAdoptTask) it is recorded for every kernel that is running.
 void simKernelFault(const char* message);
 
-// The task that runs in this thread, or NULL. A kernel with threads of its own hands it on, so that their faults
-// reach the right stream: `void* task = simCurrentTask();` in the entry, `simAdoptTask(task);` in each thread.
+// The task that runs in this thread, or NULL. A kernel with threads of its own hands it on, so that their
+// faults reach the right stream: `void* task = simCurrentTask();` in the entry, `simAdoptTask(task);` in each
+// thread.
 void* simCurrentTask(void);
 void simAdoptTask(void* task);
 
@@ -41,8 +42,8 @@ void simCounterAdd(const char* name, uint64_t amount);
 void simCounterMax(const char* name, uint64_t value);  // keeps the largest
 uint64_t simCounterGet(const char* name);              // 0 if there is none of that name
 void simCountersReset(void);
-// "name value\n" for every counter that is not 0, sorted by name. Returns the bytes that the whole text needs,
-// the closing zero included; writes at most `size` of them.
+// "name value\n" for every counter that is not 0, sorted by name. Returns the bytes that the whole text
+// needs, the closing zero included; writes at most `size` of them.
 uint64_t simCountersText(char* text, uint64_t size);
 
 #ifdef __cplusplus

@@ -226,3 +226,5 @@ void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const Da
 }
 
 }  // namespace AscendC
+
+#include "kernel_vector.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libge_runner.so: the safe string functions that torchair's libraries take from CANN; all of the graph engine
-// itself are traps, generated from what the installed wheel links (generate_traps.sh).
+// libge_runner.so: the safe string functions that torchair's libraries take from CANN; all of the graph
+// engine itself are traps, generated from what the installed wheel links (generate_traps.sh).
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>

@@ -9,24 +9,42 @@ namespace sim {
 
 c10::ScalarType torchType(aclDataType type) {
   switch (type) {
-    case ACL_FLOAT: return at::kFloat;
-    case ACL_FLOAT16: return at::kHalf;
-    case ACL_BF16: return at::kBFloat16;
-    case ACL_DOUBLE: return at::kDouble;
-    case ACL_INT8: return at::kChar;
-    case ACL_INT16: return at::kShort;
-    case ACL_INT32: return at::kInt;
-    case ACL_INT64: return at::kLong;
-    case ACL_UINT8: return at::kByte;
-    case ACL_UINT16: return at::kUInt16;
-    case ACL_UINT32: return at::kUInt32;
-    case ACL_UINT64: return at::kUInt64;
-    case ACL_BOOL: return at::kBool;
-    case ACL_COMPLEX64: return at::kComplexFloat;
-    case ACL_COMPLEX128: return at::kComplexDouble;
-    case ACL_FLOAT8_E5M2: return at::kFloat8_e5m2;
-    case ACL_FLOAT8_E4M3FN: return at::kFloat8_e4m3fn;
-    default: TORCH_CHECK(false, "aclDataType ", static_cast<int>(type), " is not simulated");
+    case ACL_FLOAT:
+      return at::kFloat;
+    case ACL_FLOAT16:
+      return at::kHalf;
+    case ACL_BF16:
+      return at::kBFloat16;
+    case ACL_DOUBLE:
+      return at::kDouble;
+    case ACL_INT8:
+      return at::kChar;
+    case ACL_INT16:
+      return at::kShort;
+    case ACL_INT32:
+      return at::kInt;
+    case ACL_INT64:
+      return at::kLong;
+    case ACL_UINT8:
+      return at::kByte;
+    case ACL_UINT16:
+      return at::kUInt16;
+    case ACL_UINT32:
+      return at::kUInt32;
+    case ACL_UINT64:
+      return at::kUInt64;
+    case ACL_BOOL:
+      return at::kBool;
+    case ACL_COMPLEX64:
+      return at::kComplexFloat;
+    case ACL_COMPLEX128:
+      return at::kComplexDouble;
+    case ACL_FLOAT8_E5M2:
+      return at::kFloat8_e5m2;
+    case ACL_FLOAT8_E4M3FN:
+      return at::kFloat8_e4m3fn;
+    default:
+      TORCH_CHECK(false, "aclDataType ", static_cast<int>(type), " is not simulated");
   }
 }
 
@@ -51,7 +69,8 @@ at::Tensor view(const aclTensor& tensor) {
   return at::from_blob(bytesView, tensor.sizes, tensor.strides, options);
 }
 
-int prepare(const char* function, uint64_t* workspaceSize, aclOpExecutor** executor, std::function<void()> run) {
+int prepare(const char* function, uint64_t* workspaceSize, aclOpExecutor** executor,
+            std::function<void()> run) {
   if (int code = simCountCall(function)) return code;
   std::string name = function;
   name.resize(name.size() - std::string("GetWorkspaceSize").size());
@@ -82,27 +101,41 @@ int launch(const char* function, aclOpExecutor* executor, aclrtStream stream) {
 
 }  // namespace sim
 
-SIM_EXPORT aclTensor* aclCreateTensor(const int64_t* dims, uint64_t count, aclDataType type, const int64_t* strides,
-                                      int64_t offset, aclFormat, const int64_t*, uint64_t, void* data) {
+SIM_EXPORT aclTensor* aclCreateTensor(const int64_t* dims, uint64_t count, aclDataType type,
+                                      const int64_t* strides, int64_t offset, aclFormat, const int64_t*,
+                                      uint64_t, void* data) {
   return new aclTensor{{dims, dims + count}, {strides, strides + count}, offset, type, data};
 }
 
 SIM_EXPORT aclScalar* aclCreateScalar(void* value, aclDataType type) {
   auto make = [](auto v) { return new aclScalar{c10::Scalar(v)}; };
   switch (type) {
-    case ACL_FLOAT: return make(*static_cast<float*>(value));
-    case ACL_DOUBLE: return make(*static_cast<double*>(value));
-    case ACL_FLOAT16: return make(static_cast<float>(*static_cast<at::Half*>(value)));
-    case ACL_BF16: return make(static_cast<float>(*static_cast<at::BFloat16*>(value)));
-    case ACL_INT8: return make(*static_cast<int8_t*>(value));
-    case ACL_INT16: return make(*static_cast<int16_t*>(value));
-    case ACL_INT32: return make(*static_cast<int32_t*>(value));
-    case ACL_INT64: return make(*static_cast<int64_t*>(value));
-    case ACL_UINT8: return make(*static_cast<uint8_t*>(value));
-    case ACL_BOOL: return make(*static_cast<bool*>(value));
-    case ACL_COMPLEX64: return make(*static_cast<c10::complex<float>*>(value));
-    case ACL_COMPLEX128: return make(*static_cast<c10::complex<double>*>(value));
-    default: return nullptr;
+    case ACL_FLOAT:
+      return make(*static_cast<float*>(value));
+    case ACL_DOUBLE:
+      return make(*static_cast<double*>(value));
+    case ACL_FLOAT16:
+      return make(static_cast<float>(*static_cast<at::Half*>(value)));
+    case ACL_BF16:
+      return make(static_cast<float>(*static_cast<at::BFloat16*>(value)));
+    case ACL_INT8:
+      return make(*static_cast<int8_t*>(value));
+    case ACL_INT16:
+      return make(*static_cast<int16_t*>(value));
+    case ACL_INT32:
+      return make(*static_cast<int32_t*>(value));
+    case ACL_INT64:
+      return make(*static_cast<int64_t*>(value));
+    case ACL_UINT8:
+      return make(*static_cast<uint8_t*>(value));
+    case ACL_BOOL:
+      return make(*static_cast<bool*>(value));
+    case ACL_COMPLEX64:
+      return make(*static_cast<c10::complex<float>*>(value));
+    case ACL_COMPLEX128:
+      return make(*static_cast<c10::complex<double>*>(value));
+    default:
+      return nullptr;
   }
 }
 

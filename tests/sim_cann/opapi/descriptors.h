@@ -56,17 +56,18 @@ c10::ScalarType torchType(aclDataType type);
 at::Tensor view(const aclTensor& descriptor);
 
 // The two phases: prepare() is what aclnnXGetWorkspaceSize does with its closure, launch() what aclnnX does.
-int prepare(const char* function, uint64_t* workspaceSize, aclOpExecutor** executor, std::function<void()> run);
+int prepare(const char* function, uint64_t* workspaceSize, aclOpExecutor** executor,
+            std::function<void()> run);
 int launch(const char* function, aclOpExecutor* executor, aclrtStream stream);
 
 }  // namespace sim
 
 // SIM_OP(aclnnX, parameters...) { SIM_RUN(closure); }
-// The closure copies the descriptors: torch_npu destroys them right after the call, and a captured graph runs the
-// closure again and again.
-#define SIM_OP(name, ...)                                                            \
+// The closure copies the descriptors: torch_npu destroys them right after the call, and a captured graph runs
+// the closure again and again.
+#define SIM_OP(name, ...)                                                             \
   SIM_EXPORT int name(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) { \
-    return sim::launch(#name, executor, stream);                                     \
-  }                                                                                  \
+    return sim::launch(#name, executor, stream);                                      \
+  }                                                                                   \
   SIM_EXPORT int name##GetWorkspaceSize(__VA_ARGS__, uint64_t* workspaceSize, aclOpExecutor** executor)
 #define SIM_RUN(...) return sim::prepare(__func__, workspaceSize, executor, __VA_ARGS__)

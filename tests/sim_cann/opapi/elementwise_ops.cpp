@@ -27,8 +27,8 @@ SIM_OP(aclnnInplaceFillTensor, Tensor to, Tensor value) {
 }
 
 // ---- out = f(a)
-#define SIM_UNARY(name, function)                                           \
-  SIM_OP(aclnn##name, Tensor a, Tensor out) {                               \
+#define SIM_UNARY(name, function)                                              \
+  SIM_OP(aclnn##name, Tensor a, Tensor out) {                                  \
     SIM_RUN([a = *a, out = *out] { view(out).copy_(at::function(view(a))); }); \
   }
 SIM_UNARY(Abs, abs)
@@ -55,15 +55,15 @@ SIM_UNARY(Tanh, tanh)
   SIM_OP(aclnnInplace##name, Tensor a, Tensor b) {                                              \
     SIM_RUN([a = *a, b = *b] { view(a).copy_(at::function(view(a), view(b))); });               \
   }
-#define SIM_BINARY_SCALAR(name, function)                                                         \
-  SIM_OP(aclnn##name, Tensor a, Scalar b, Tensor out) {                                           \
-    SIM_RUN([a = *a, b = b->value, out = *out] { view(out).copy_(at::function(view(a), b)); });   \
-  }                                                                                               \
-  SIM_OP(aclnnInplace##name, Tensor a, Scalar b) {                                                \
-    SIM_RUN([a = *a, b = b->value] { view(a).copy_(at::function(view(a), b)); });                 \
+#define SIM_BINARY_SCALAR(name, function)                                                       \
+  SIM_OP(aclnn##name, Tensor a, Scalar b, Tensor out) {                                         \
+    SIM_RUN([a = *a, b = b->value, out = *out] { view(out).copy_(at::function(view(a), b)); }); \
+  }                                                                                             \
+  SIM_OP(aclnnInplace##name, Tensor a, Scalar b) {                                              \
+    SIM_RUN([a = *a, b = b->value] { view(a).copy_(at::function(view(a), b)); });               \
   }
-#define SIM_COMPARE(name, function)         \
-  SIM_BINARY(name##Tensor, function)        \
+#define SIM_COMPARE(name, function)  \
+  SIM_BINARY(name##Tensor, function) \
   SIM_BINARY_SCALAR(name##Scalar, function)
 
 SIM_BINARY(Mul, mul)
@@ -96,26 +96,24 @@ SIM_COMPARE(Lt, lt)
 SIM_COMPARE(Le, le)
 
 // ---- a + alpha * b, in four forms
-#define SIM_ALPHA(name, function)                                                                      \
-  SIM_OP(aclnn##name, Tensor a, Tensor b, Scalar alpha, Tensor out) {                                  \
-    SIM_RUN([a = *a, b = *b, alpha = alpha->value, out = *out] {                                       \
-      view(out).copy_(at::function(view(a), view(b), alpha));                                          \
-    });                                                                                                \
-  }                                                                                                    \
-  SIM_OP(aclnn##name##s, Tensor a, Scalar b, Scalar alpha, Tensor out) {                               \
-    SIM_RUN([a = *a, b = b->value, alpha = alpha->value, out = *out] {                                 \
-      view(out).copy_(at::function(view(a), b, alpha));                                                \
-    });                                                                                                \
-  }                                                                                                    \
-  SIM_OP(aclnnInplace##name, Tensor a, Tensor b, Scalar alpha) {                                       \
-    SIM_RUN([a = *a, b = *b, alpha = alpha->value] {                                                   \
-      view(a).copy_(at::function(view(a), view(b), alpha));                                            \
-    });                                                                                                \
-  }                                                                                                    \
-  SIM_OP(aclnnInplace##name##s, Tensor a, Scalar b, Scalar alpha) {                                    \
-    SIM_RUN([a = *a, b = b->value, alpha = alpha->value] {                                             \
-      view(a).copy_(at::function(view(a), b, alpha));                                                  \
-    });                                                                                                \
+#define SIM_ALPHA(name, function)                                                                          \
+  SIM_OP(aclnn##name, Tensor a, Tensor b, Scalar alpha, Tensor out) {                                      \
+    SIM_RUN([a = *a, b = *b, alpha = alpha->value, out = *out] {                                           \
+      view(out).copy_(at::function(view(a), view(b), alpha));                                              \
+    });                                                                                                    \
+  }                                                                                                        \
+  SIM_OP(aclnn##name##s, Tensor a, Scalar b, Scalar alpha, Tensor out) {                                   \
+    SIM_RUN([a = *a, b = b->value, alpha = alpha->value, out = *out] {                                     \
+      view(out).copy_(at::function(view(a), b, alpha));                                                    \
+    });                                                                                                    \
+  }                                                                                                        \
+  SIM_OP(aclnnInplace##name, Tensor a, Tensor b, Scalar alpha) {                                           \
+    SIM_RUN(                                                                                               \
+        [a = *a, b = *b, alpha = alpha->value] { view(a).copy_(at::function(view(a), view(b), alpha)); }); \
+  }                                                                                                        \
+  SIM_OP(aclnnInplace##name##s, Tensor a, Scalar b, Scalar alpha) {                                        \
+    SIM_RUN(                                                                                               \
+        [a = *a, b = b->value, alpha = alpha->value] { view(a).copy_(at::function(view(a), b, alpha)); }); \
   }
 SIM_ALPHA(Add, add)
 SIM_ALPHA(Sub, sub)

@@ -10,7 +10,8 @@ using namespace sim;
 namespace {
 
 at::Generator seeded(int64_t seed, int64_t offset) {
-  return at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed) * 0x9E3779B97F4A7C15ULL + offset);
+  return at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed) * 0x9E3779B97F4A7C15ULL +
+                                                  offset);
 }
 
 std::vector<at::Tensor> views(const std::vector<aclTensor>& descriptors) {
@@ -57,7 +58,8 @@ SIM_OP(aclnnIndexSelect, Tensor from, int64_t dim, Tensor index, Tensor out) {
   });
 }
 SIM_OP(aclnnInplaceIndexCopy, Tensor to, int64_t dim, Tensor index, Tensor from) {
-  SIM_RUN([=, to = *to, index = *index, from = *from] { view(to).index_copy_(dim, view(index), view(from)); });
+  SIM_RUN(
+      [=, to = *to, index = *index, from = *from] { view(to).index_copy_(dim, view(index), view(from)); });
 }
 SIM_OP(aclnnIndexCopy, Tensor self, int64_t dim, Tensor index, Tensor from, Tensor out) {
   SIM_RUN([=, self = *self, index = *index, from = *from, out = *out] {
@@ -115,5 +117,6 @@ SIM_OP(aclnnFlip, Tensor from, Ints dims, Tensor out) {
   SIM_RUN([from = *from, dims = dims->values, out = *out] { view(out).copy_(at::flip(view(from), dims)); });
 }
 SIM_OP(aclnnRepeat, Tensor from, Ints repeats, Tensor out) {
-  SIM_RUN([from = *from, repeats = repeats->values, out = *out] { view(out).copy_(view(from).repeat(repeats)); });
+  SIM_RUN(
+      [from = *from, repeats = repeats->values, out = *out] { view(out).copy_(view(from).repeat(repeats)); });
 }

@@ -74,7 +74,8 @@ SIM_OP(aclnnSort, Tensor a, bool stable, int64_t dim, bool descending, Tensor va
     view(positions).copy_(order);
   });
 }
-SIM_OP(aclnnTopk, Tensor a, int64_t k, int64_t dim, bool largest, bool sorted, Tensor values, Tensor positions) {
+SIM_OP(aclnnTopk, Tensor a, int64_t k, int64_t dim, bool largest, bool sorted, Tensor values,
+       Tensor positions) {
   SIM_RUN([=, a = *a, values = *values, positions = *positions] {
     auto [best, order] = at::topk(view(a), k, dim, largest, sorted);
     view(values).copy_(best);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranges of addresses of the same layout. Programs see the device range, which is never readable: a host that
-// dereferences a device address crashes. The runtime works on the bytes at the same offset of the view range.
-// Nothing is protected and unprotected in turns, so there is no window and no cost.
+// Two ranges of addresses of the same layout. Programs see the device range, which is never readable: a host
+// that dereferences a device address crashes. The runtime works on the bytes at the same offset of the view
+// range. Nothing is protected and unprotected in turns, so there is no window and no cost.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -16,8 +16,8 @@ class AddressSpace {
  public:
   static AddressSpace& get();
 
-  // Device addresses, followed by an unused page. None is handed out twice, so a use after free is always seen.
-  // Null when all are used up.
+  // Device addresses, followed by an unused page. None is handed out twice, so a use after free is always
+  // seen. Null when all are used up.
   char* take(uint64_t size, uint64_t alignment);
   bool contains(const void* p) const { return p >= device_ && p < device_ + kBytes; }
   char* view(const void* p) const { return view_ + (static_cast<const char*>(p) - device_); }

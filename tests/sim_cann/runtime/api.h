@@ -49,8 +49,8 @@ uint64_t copyText(const std::string& text, char* out, uint64_t size);
 
 }  // namespace sim
 
-#define SIM_CALL(...)                                                      \
-  static sim::CallSite simSite(__func__);                                  \
+#define SIM_CALL(...)                     \
+  static sim::CallSite simSite(__func__); \
   if (aclError simInjected = simSite.enter(__VA_ARGS__)) return simInjected
 
 // For functions that return no code.
@@ -59,16 +59,16 @@ uint64_t copyText(const std::string& text, char* out, uint64_t size);
   (void)simSite.enter(__VA_ARGS__)
 
 // A switch or hint without an effect on results: nothing to simulate, success is the truth.
-#define SIM_NO_EFFECT(...)  \
-  do {                      \
-    SIM_CALL(__VA_ARGS__);  \
-    return ACL_SUCCESS;     \
+#define SIM_NO_EFFECT(...) \
+  do {                     \
+    SIM_CALL(__VA_ARGS__); \
+    return ACL_SUCCESS;    \
   } while (0)
 
-#define SIM_NOT_SIMULATED()              \
-  do {                                   \
-    SIM_CALL();                          \
-    return sim::notSimulated(__func__);  \
+#define SIM_NOT_SIMULATED()             \
+  do {                                  \
+    SIM_CALL();                         \
+    return sim::notSimulated(__func__); \
   } while (0)
 
 #define SIM_REQUIRE(condition, ...) \

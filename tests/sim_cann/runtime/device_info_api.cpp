@@ -12,15 +12,10 @@ constexpr int64_t kL2Bytes = 192 << 20;
 constexpr int64_t kUnifiedBufferBytes = 192 << 10;
 constexpr int64_t kUnifiedBufferBytes950 = 248 << 10;
 
+}  // namespace
+
 int64_t vectorCores() { return number(Setting::kVectorCores); }
 int64_t cubeCores() { return std::max<int64_t>(1, vectorCores() / 2); }
-
-aclError coresOf(aclrtDevResLimitType type, uint32_t* value) {
-  *value = static_cast<uint32_t>(type == ACL_RT_DEV_RES_CUBE_CORE ? cubeCores() : vectorCores());
-  return ACL_SUCCESS;
-}
-
-}  // namespace
 
 bool cannAtLeast(int major, int minor) {
   int a = 0, b = 0;
@@ -75,16 +70,27 @@ SIM_EXPORT aclError aclGetCannAttributeList(const aclCannAttr** list, size_t* co
 SIM_EXPORT aclError aclrtGetDeviceInfo(uint32_t device, aclrtDevAttr attribute, int64_t* value) {
   SIM_CALL("%u, %d", device, attribute);
   switch (attribute) {
-    case ACL_DEV_ATTR_AICPU_CORE_NUM: *value = 6; break;
+    case ACL_DEV_ATTR_AICPU_CORE_NUM:
+      *value = 6;
+      break;
     case ACL_DEV_ATTR_AICORE_CORE_NUM:
-    case ACL_DEV_ATTR_CUBE_CORE_NUM: *value = cubeCores(); break;
-    case ACL_DEV_ATTR_VECTOR_CORE_NUM: *value = vectorCores(); break;
-    case ACL_DEV_ATTR_TOTAL_GLOBAL_MEM_SIZE: *value = number(Setting::kMemoryMb) << 20; break;
-    case ACL_DEV_ATTR_L2_CACHE_SIZE: *value = kL2Bytes; break;
+    case ACL_DEV_ATTR_CUBE_CORE_NUM:
+      *value = cubeCores();
+      break;
+    case ACL_DEV_ATTR_VECTOR_CORE_NUM:
+      *value = vectorCores();
+      break;
+    case ACL_DEV_ATTR_TOTAL_GLOBAL_MEM_SIZE:
+      *value = number(Setting::kMemoryMb) << 20;
+      break;
+    case ACL_DEV_ATTR_L2_CACHE_SIZE:
+      *value = kL2Bytes;
+      break;
     case ACL_DEV_ATTR_UBUF_PER_VECTOR_CORE:
       *value = socIsAny({"Ascend950"}) ? kUnifiedBufferBytes950 : kUnifiedBufferBytes;
       break;
-    default: return fail(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclrtGetDeviceInfo: attribute %d", attribute);
+    default:
+      return fail(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclrtGetDeviceInfo: attribute %d", attribute);
   }
   return ACL_SUCCESS;
 }
@@ -92,10 +98,17 @@ SIM_EXPORT aclError aclrtGetDeviceInfo(uint32_t device, aclrtDevAttr attribute, 
 SIM_EXPORT aclError aclGetDeviceCapability(uint32_t, aclDeviceInfo info, int64_t* value) {
   SIM_CALL("%d", info);
   switch (info) {
-    case ACL_DEVICE_INFO_AI_CORE_NUM: *value = cubeCores(); break;
-    case ACL_DEVICE_INFO_VECTOR_CORE_NUM: *value = vectorCores(); break;
-    case ACL_DEVICE_INFO_L2_SIZE: *value = kL2Bytes; break;
-    default: return fail(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclGetDeviceCapability: %d", info);
+    case ACL_DEVICE_INFO_AI_CORE_NUM:
+      *value = cubeCores();
+      break;
+    case ACL_DEVICE_INFO_VECTOR_CORE_NUM:
+      *value = vectorCores();
+      break;
+    case ACL_DEVICE_INFO_L2_SIZE:
+      *value = kL2Bytes;
+      break;
+    default:
+      return fail(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "aclGetDeviceCapability: %d", info);
   }
   return ACL_SUCCESS;
 }
@@ -105,26 +118,6 @@ SIM_EXPORT aclError aclrtGetDeviceUtilizationRate(int32_t, aclrtUtilizationInfo*
   info->cubeUtilization = info->vectorUtilization = info->aicpuUtilization = info->memoryUtilization = 0;
   return ACL_SUCCESS;
 }
-
-// ---- limits on cores: readable; setting them is not simulated
-SIM_EXPORT aclError aclrtGetDeviceResLimit(int32_t, aclrtDevResLimitType type, uint32_t* value) {
-  SIM_CALL();
-  return coresOf(type, value);
-}
-SIM_EXPORT aclError aclrtGetStreamResLimit(aclrtStream, aclrtDevResLimitType type, uint32_t* value) {
-  SIM_CALL();
-  return coresOf(type, value);
-}
-SIM_EXPORT aclError aclrtGetResInCurrentThread(aclrtDevResLimitType type, uint32_t* value) {
-  SIM_CALL();
-  return coresOf(type, value);
-}
-SIM_EXPORT aclError aclrtSetDeviceResLimit(int32_t, aclrtDevResLimitType, uint32_t) { SIM_NOT_SIMULATED(); }
-SIM_EXPORT aclError aclrtResetDeviceResLimit(int32_t) { SIM_NO_EFFECT(); }
-SIM_EXPORT aclError aclrtSetStreamResLimit(aclrtStream, aclrtDevResLimitType, uint32_t) { SIM_NOT_SIMULATED(); }
-SIM_EXPORT aclError aclrtResetStreamResLimit(aclrtStream) { SIM_NO_EFFECT(); }
-SIM_EXPORT aclError aclrtUseStreamResInCurrentThread(aclrtStream) { SIM_NO_EFFECT(); }
-SIM_EXPORT aclError aclrtUnuseStreamResInCurrentThread(aclrtStream) { SIM_NO_EFFECT(); }
 
 // ---- modes of operators and timeouts: nothing here computes or times out
 SIM_EXPORT aclError aclrtSetDeviceSatMode(aclrtFloatOverflowMode) { SIM_NO_EFFECT(); }

@@ -116,8 +116,8 @@ void releaseCapturedEvents(const GraphPtr& graph) {
 }  // namespace sim
 using namespace sim;
 
-#define SIM_REQUIRE_EVENT(event, handle)  \
-  EventPtr event = findEvent(handle);     \
+#define SIM_REQUIRE_EVENT(event, handle) \
+  EventPtr event = findEvent(handle);    \
   SIM_REQUIRE(event, "%s: %p is not an event", __func__, (void*)handle)
 
 SIM_EXPORT aclError aclrtCreateEvent(aclrtEvent* out) {
@@ -231,7 +231,8 @@ SIM_EXPORT aclError aclrtEventElapsedTime(float* ms, aclrtEvent first, aclrtEven
   double begin, end;
   if (!(a->flags & b->flags & ACL_EVENT_TIME_LINE) || !a->time(&begin) || !b->time(&end))
     return fail(ACL_ERROR_RT_EVENT_TIMESTAMP_INVALID, "aclrtEventElapsedTime: no time, or not reached yet");
-  if (end < begin) return fail(ACL_ERROR_RT_EVENT_TIMESTAMP_REVERSAL, "aclrtEventElapsedTime: in the wrong order");
+  if (end < begin)
+    return fail(ACL_ERROR_RT_EVENT_TIMESTAMP_REVERSAL, "aclrtEventElapsedTime: in the wrong order");
   *ms = static_cast<float>(end - begin);
   return ACL_SUCCESS;
 }

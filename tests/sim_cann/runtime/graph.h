@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Captured graphs ("model running instances", aclmdlRI*). While a stream captures, submit() appends to the graph
-// instead of the queue; an execution is one task that runs the list in the order of issue.
+// Captured graphs ("model running instances", aclmdlRI*). While a stream captures, submit() appends to the
+// graph instead of the queue; an execution is one task that runs the list in the order of issue.
 #pragma once
 #include <map>
 #include <memory>

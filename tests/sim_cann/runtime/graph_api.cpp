@@ -63,8 +63,8 @@ aclError refuseInCapture(const char* what) {
 }  // namespace sim
 using namespace sim;
 
-#define SIM_REQUIRE_GRAPH(graph, handle)    \
-  GraphPtr graph = findGraph(handle);       \
+#define SIM_REQUIRE_GRAPH(graph, handle) \
+  GraphPtr graph = findGraph(handle);    \
   SIM_REQUIRE(graph, "%s: %p is not a graph", __func__, (void*)handle)
 
 SIM_EXPORT aclError aclmdlRICaptureBegin(aclrtStream handle, aclmdlRICaptureMode mode) {
@@ -81,7 +81,8 @@ SIM_EXPORT aclError aclmdlRICaptureBegin(aclrtStream handle, aclmdlRICaptureMode
   return ACL_SUCCESS;
 }
 
-SIM_EXPORT aclError aclmdlRICaptureGetInfo(aclrtStream handle, aclmdlRICaptureStatus* status, aclmdlRI* graph) {
+SIM_EXPORT aclError aclmdlRICaptureGetInfo(aclrtStream handle, aclmdlRICaptureStatus* status,
+                                           aclmdlRI* graph) {
   SIM_CALL("%p", handle);
   SIM_REQUIRE_STREAM(stream, handle);
   std::lock_guard guard(captureMutex());
@@ -115,7 +116,8 @@ SIM_EXPORT aclError aclmdlRICaptureEnd(aclrtStream handle, aclmdlRI* out) {
   *out = nullptr;
   std::lock_guard table(graphs().mutex);
   if (graph->invalid || !complete) graphs().byHandle.erase(graph.get());
-  if (graph->invalid) return fail(ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED, "the capture was made invalid before");
+  if (graph->invalid)
+    return fail(ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED, "the capture was made invalid before");
   if (!complete) return fail(ACL_ERROR_RT_STREAM_UNJOINED, "another stream was captured and not waited for");
   *out = graph.get();
   return ACL_SUCCESS;
@@ -159,7 +161,8 @@ SIM_EXPORT aclError aclmdlRIGetId(aclmdlRI handle, uint32_t* id) {
 SIM_EXPORT aclError aclmdlRIDebugPrint(aclmdlRI handle) {
   SIM_CALL("%p", handle);
   SIM_REQUIRE_GRAPH(graph, handle);
-  for (auto& node : graph->nodes()) fprintf(stderr, "[sim graph] stream %d: %s\n", node.stream, node.name.c_str());
+  for (auto& node : graph->nodes())
+    fprintf(stderr, "[sim graph] stream %d: %s\n", node.stream, node.name.c_str());
   return ACL_SUCCESS;
 }
 
@@ -171,15 +174,17 @@ SIM_EXPORT aclError aclmdlRIDebugJsonPrint(aclmdlRI handle, const char* path, ui
   file << "[";
   int position = 0;
   for (auto& node : graph->nodes()) {
-    file << (position ? ",\n " : "") << "{\"name\": \"" << node.name << "\", \"ph\": \"X\", \"pid\": " << graph->id
-         << ", \"tid\": " << node.stream << ", \"ts\": " << position << ", \"dur\": 1}";
+    file << (position ? ",\n " : "") << "{\"name\": \"" << node.name
+         << "\", \"ph\": \"X\", \"pid\": " << graph->id << ", \"tid\": " << node.stream
+         << ", \"ts\": " << position << ", \"dur\": 1}";
     position++;
   }
   file << "]\n";
   return file ? ACL_SUCCESS : fail(ACL_ERROR_RT_FILE_WRITE, "aclmdlRIDebugJsonPrint: cannot write %s", path);
 }
 
-// ---- task groups: between UpdateBegin and UpdateEnd what is submitted replaces the group's tasks in their order
+// ---- task groups: between UpdateBegin and UpdateEnd what is submitted replaces the group's tasks in their
+// order
 SIM_EXPORT aclError aclmdlRICaptureTaskGrpBegin(aclrtStream handle) {
   SIM_CALL("%p", handle);
   SIM_REQUIRE_STREAM(stream, handle);

@@ -14,9 +14,9 @@ namespace sim {
 enum class RangeKind { kDevice, kMappedHost, kArguments };
 
 struct Range {
-  uint64_t size;   // exactly what was asked for
-  char* view;      // where the host finds the bytes
-  int device;      // the one that may touch it; kAnyDevice
+  uint64_t size;  // exactly what was asked for
+  char* view;     // where the host finds the bytes
+  int device;     // the one that may touch it; kAnyDevice
   bool writable;
   RangeKind kind;
 };
@@ -53,8 +53,8 @@ class Memory {
   Ranges live_;
   std::vector<std::pair<char*, uint64_t>> freed_;  // the latest, a ring: for describe()
   size_t nextFreed_ = 0;
-  std::vector<uint64_t> used_;                     // bytes by device
-  std::atomic<uint64_t> generation_{1};            // changes with each erase: what threads cache is stale then
+  std::vector<uint64_t> used_;           // bytes by device
+  std::atomic<uint64_t> generation_{1};  // changes with each erase: what threads cache is stale then
 };
 
 // Device memory of the runtime itself, for the argument blocks of launches: read-only for kernels.

@@ -18,7 +18,7 @@ struct Row {
   const char* name;
   const char* standard;
   Kind kind;
-  bool changeable;  // while the process runs
+  bool changeable;      // while the process runs
   const char* allowed;  // words separated by '|', or null
   const char* meaning;
 };
@@ -26,7 +26,8 @@ struct Row {
 constexpr Row kTable[] = {
     {Setting::kDevices, "SIM_DEVICES", "1", Kind::kNumber, false, nullptr, "number of devices"},
     {Setting::kSoc, "SIM_SOC", "Ascend910B2", Kind::kText, false, nullptr,
-     "name of the chip; one that torch_npu knows: Ascend910B2, Ascend910_9392, Ascend950PR_9599, Ascend310P3"},
+     "name of the chip; one that torch_npu knows: Ascend910B2, Ascend910_9392, Ascend950PR_9599, "
+     "Ascend310P3"},
     {Setting::kCannVersion, "SIM_CANN_VERSION", "8.5.0", Kind::kText, false, nullptr,
      "the version that the runtime says it has"},
     {Setting::kDriverVersion, "SIM_DRIVER_VERSION", "26.0.0", Kind::kText, false, nullptr,
@@ -56,7 +57,8 @@ constexpr Row kTable[] = {
     {Setting::kVectorCores, "SIM_VECTOR_CORES", "48", Kind::kNumber, false, nullptr,
      "AI vector cores of a device; it has half as many cube cores"},
     {Setting::kFail, "SIM_FAIL", "", Kind::kText, false, nullptr,
-     "FUNCTION:N:CODE[,...] the Nth call returns CODE; N+ those after it as well; kernel:N:CODE a kernel's run"},
+     "FUNCTION:N:CODE[,...] the Nth call returns CODE; N+ those after it as well; kernel:N:CODE a kernel's "
+     "run"},
     {Setting::kTrace, "SIM_TRACE", "0", Kind::kNumber, true, nullptr, "1: every call goes to stderr"},
 };
 constexpr size_t kRows = sizeof kTable / sizeof kTable[0];
@@ -122,7 +124,8 @@ class Settings {
 };
 
 Settings& settings() {
-  static auto* instance = new Settings;  // never destroyed: the runtime is called until late in a process's exit
+  static auto* instance =
+      new Settings;  // never destroyed: the runtime is called until late in a process's exit
   return *instance;
 }
 

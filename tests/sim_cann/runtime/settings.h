@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything about the simulated machine that can be set. The table in settings.cpp is the only home of names,
-// defaults and meanings.
+// Everything about the simulated machine that can be set. The table in settings.cpp is the only home of
+// names, defaults and meanings.
 #pragma once
 #include <cstdint>
 #include <string>

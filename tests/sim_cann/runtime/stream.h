@@ -19,8 +19,8 @@ struct TaskGroup;
 struct Task {
   std::string name;
   std::function<aclError()> run;
-  // Event records and waits: not delayed by SIM_DELAY_US, and run even after the stream has stopped on a failure,
-  // so that nobody waits for ever.
+  // Event records and waits: not delayed by SIM_DELAY_US, and run even after the stream has stopped on a
+  // failure, so that nobody waits for ever.
   bool synchronisation = false;
 };
 
@@ -30,8 +30,8 @@ class Stream {
   ~Stream();
 
   void push(Task task);
-  // Waits for what was pushed before the call. Returns the error of the first task that failed, once, or for ever
-  // if the stream stops on failure.
+  // Waits for what was pushed before the call. Returns the error of the first task that failed, once, or for
+  // ever if the stream stops on failure.
   aclError drain(int timeoutMs);
   bool idle();
   aclError stopped();  // the error, if no more tasks are accepted
@@ -75,8 +75,8 @@ aclError submit(const StreamPtr& stream, Task task);
 
 }  // namespace sim
 
-#define SIM_REQUIRE_STREAM(stream, handle)                                                        \
-  sim::StreamPtr stream = sim::findStream(handle);                                                \
-  if (!stream)                                                                                    \
-  return sim::fail(handle ? ACL_ERROR_RT_PARAM_INVALID : ACL_ERROR_RT_CONTEXT_NULL,               \
+#define SIM_REQUIRE_STREAM(stream, handle)                                          \
+  sim::StreamPtr stream = sim::findStream(handle);                                  \
+  if (!stream)                                                                      \
+  return sim::fail(handle ? ACL_ERROR_RT_PARAM_INVALID : ACL_ERROR_RT_CONTEXT_NULL, \
                    "%s: %p is not a stream, or this thread has no device", __func__, (void*)handle)

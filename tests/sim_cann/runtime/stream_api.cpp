@@ -179,17 +179,23 @@ SIM_EXPORT aclError aclrtSetStreamAttribute(aclrtStream handle, aclrtStreamAttr 
   SIM_CALL("%p, %d", handle, attribute);
   SIM_REQUIRE_STREAM(stream, handle);
   switch (attribute) {
-    case ACL_STREAM_ATTR_FAILURE_MODE: stream->failureMode = value->failureMode; return ACL_SUCCESS;
-    case ACL_STREAM_ATTR_FLOAT_OVERFLOW_CHECK: stream->overflowSwitch = value->overflowSwitch; return ACL_SUCCESS;
+    case ACL_STREAM_ATTR_FAILURE_MODE:
+      stream->failureMode = value->failureMode;
+      return ACL_SUCCESS;
+    case ACL_STREAM_ATTR_FLOAT_OVERFLOW_CHECK:
+      stream->overflowSwitch = value->overflowSwitch;
+      return ACL_SUCCESS;
     case ACL_STREAM_ATTR_USER_CUSTOM_TAG:
     case ACL_STREAM_ATTR_CACHE_OP_INFO:
-    case ACL_STREAM_ATTR_PRIORITY: return ACL_SUCCESS;  // for profiling and scheduling
-    default: return fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtSetStreamAttribute: attribute %d", attribute);
+    case ACL_STREAM_ATTR_PRIORITY:
+      return ACL_SUCCESS;  // for profiling and scheduling
+    default:
+      return fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtSetStreamAttribute: attribute %d", attribute);
   }
 }
 
-// ---- host functions. They run on the stream's thread; the thread that is subscribed for callbacks has nothing
-// to do.
+// ---- host functions. They run on the stream's thread; the thread that is subscribed for callbacks has
+// nothing to do.
 SIM_EXPORT aclError aclrtLaunchHostFunc(aclrtStream handle, aclrtHostFunc function, void* argument) {
   SIM_CALL("%p", handle);
   SIM_REQUIRE_STREAM(stream, handle);
@@ -203,7 +209,8 @@ SIM_EXPORT aclError aclrtLaunchCallback(aclrtCallback function, void* argument, 
                                         aclrtStream handle) {
   SIM_CALL("%p", handle);
   SIM_REQUIRE_STREAM(stream, handle);
-  if (!stream->subscribed) return fail(ACL_ERROR_RT_STREAM_NO_CB_REG, "no thread is subscribed to this stream");
+  if (!stream->subscribed)
+    return fail(ACL_ERROR_RT_STREAM_NO_CB_REG, "no thread is subscribed to this stream");
   return submit(stream, {"callback", [=] {
                            function(argument);
                            return ACL_SUCCESS;
@@ -245,10 +252,14 @@ SIM_EXPORT aclError aclrtValueWait(void* p, uint64_t value, uint32_t flag, aclrt
   SIM_REQUIRE_STREAM(stream, handle);
   auto reached = [=](uint64_t current) {
     switch (flag) {
-      case ACL_STREAM_WAIT_VALUE_GEQ: return current >= value;
-      case ACL_STREAM_WAIT_VALUE_EQ: return current == value;
-      case ACL_STREAM_WAIT_VALUE_AND: return (current & value) != 0;
-      default: return ~(current | value) != 0;
+      case ACL_STREAM_WAIT_VALUE_GEQ:
+        return current >= value;
+      case ACL_STREAM_WAIT_VALUE_EQ:
+        return current == value;
+      case ACL_STREAM_WAIT_VALUE_AND:
+        return (current & value) != 0;
+      default:
+        return ~(current | value) != 0;
     }
   };
   return submit(stream, {"value wait", [=]() -> aclError {

@@ -37,9 +37,9 @@ std::string contents(const void* device, size_t count);
 
 }  // namespace check
 
-#define CASE(name)                                                      \
-  static void name();                                                   \
-  static const bool name##Added = (check::addCase(#name, name), true);  \
+#define CASE(name)                                                     \
+  static void name();                                                  \
+  static const bool name##Added = (check::addCase(#name, name), true); \
   static void name()
 
 #define CHECK(condition) \

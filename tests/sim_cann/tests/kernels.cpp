@@ -6,7 +6,9 @@
 
 #include "sim_memory.h"
 
-#define KERNEL(name) extern "C" __attribute__((visibility("default"))) void name##_sim(void* args, uint32_t bytes, uint32_t blocks)
+#define KERNEL(name)                                                                            \
+  extern "C" __attribute__((visibility("default"))) void name##_sim(void* args, uint32_t bytes, \
+                                                                    uint32_t blocks)
 
 namespace {
 
@@ -47,8 +49,8 @@ KERNEL(copy) {
   for (auto& core : cores) core.join();
 }
 
-// Adds up the 64-bit words of a table that comes with the launch: pointer to the table, their number, pointer to
-// the result.
+// Adds up the 64-bit words of a table that comes with the launch: pointer to the table, their number, pointer
+// to the result.
 KERNEL(sum_table) {
   struct {
     uint64_t table, count, result;

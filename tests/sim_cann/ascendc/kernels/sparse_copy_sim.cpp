@@ -3,3 +3,5 @@
 #include "sparse_copy.cpp"
 
 ASCENDC_SIM_KERNEL(sparse_copy)
+ASCENDC_SIM_KERNEL(sparse_copy_ptrs)
+ASCENDC_SIM_KERNEL(sparse_copy_ptrs_status)

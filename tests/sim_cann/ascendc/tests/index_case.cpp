@@ -9,10 +9,8 @@
 #include <set>
 
 #include "check.h"
-#include "op_host/sparse_copy_tiling.h"
+#include "run_launch.h"
 #include "stand_in.h"
-
-extern "C" void sparse_copy_sim(void* args, uint32_t args_bytes, uint32_t block_dim);
 
 namespace test {
 namespace {
@@ -163,17 +161,7 @@ IndexResult runIndexCase(const IndexCase& c) {
   sparse_copy_tiling::Launch launch;
   const auto result = sparse_copy_tiling::Tile(request, {c.cores, c.ub_bytes}, launch);
   if (result == sparse_copy_tiling::Result::LAUNCH) {
-    const uint64_t tiling_bytes = launch.ArgumentBytes() - launch.placeholderDataOffset;
-    DeviceMemory tiling(tiling_bytes);  // as the runtime does with a placeholder
-    auto* arguments = reinterpret_cast<uint8_t*>(launch.arguments.data());
-    memcpy(tiling.host(), arguments + launch.placeholderDataOffset, tiling_bytes);
-    const uint64_t address = tiling.address();
-    memcpy(arguments + launch.placeholderAddressOffset, &address, sizeof address);
-    AscendcSimSettings settings{c.order, c.threads, c.seed, c.ub_bytes, c.duplicates};
-    ascendcSimSetSettings(&settings);
-    stand_in::takeFault();
-    sparse_copy_sim(arguments, static_cast<uint32_t>(launch.ArgumentBytes()), launch.blockDim);
-    seen.fault = stand_in::takeFault();
+    seen.fault = runLaunch(sparse_copy_sim, launch, {c.order, c.threads, c.seed, c.ub_bytes, c.duplicates});
     expect(c, buffers, expected, twice);
   }
   seen.cores = launch.blockDim;

@@ -3,11 +3,8 @@
 #include <cstring>
 
 #include "check.h"
-#include "op_host/sparse_copy_tiling.h"
+#include "run_launch.h"
 #include "stand_in.h"
-#include "ascendc_sim.h"
-
-extern "C" void sparse_copy_sim(void* args, uint32_t args_bytes, uint32_t block_dim);
 
 namespace {
 
@@ -38,16 +35,7 @@ void run(bool large_source, uint32_t index_bytes) {
     request.components = {{small.address(), large.address(), kRowBytes, kStride, 16, kRows, kRowBytes}};
   sparse_copy_tiling::Launch launch;
   CHECK(sparse_copy_tiling::Tile(request, {48, 196608}, launch) == sparse_copy_tiling::Result::LAUNCH);
-  stand_in::DeviceMemory tiling(launch.ArgumentBytes() - launch.placeholderDataOffset);
-  auto* arguments = reinterpret_cast<uint8_t*>(launch.arguments.data());
-  memcpy(tiling.host(), arguments + launch.placeholderDataOffset, tiling.bytes());
-  const uint64_t address = tiling.address();
-  memcpy(arguments + launch.placeholderAddressOffset, &address, 8);
-  AscendcSimSettings settings{kAscendcSimLatest, 2, 1, 196608, 0};
-  ascendcSimSetSettings(&settings);
-  stand_in::takeFault();
-  sparse_copy_sim(arguments, static_cast<uint32_t>(launch.ArgumentBytes()), launch.blockDim);
-  CHECK_EQ(stand_in::takeFault(), "");
+  CHECK_EQ(test::runLaunch(sparse_copy_sim, launch, {kAscendcSimLatest, 2, 1, 196608, 0}), "");
 
   for (uint64_t i = 0; i < kEntries; i++) {
     const uint64_t row = static_cast<uint64_t>(rows[i]);

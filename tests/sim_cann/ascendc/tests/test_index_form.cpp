@@ -177,6 +177,31 @@ TEST(negative_and_out_of_range_rows) {
     }
 }
 
+// Skipped entries in such numbers and places that the kernel shares out by weight.
+TEST(many_skipped_rows) {
+  for (int pattern = 0; pattern < 6; pattern++)
+    for (uint64_t entries : {64, 97, 500, 2048, 5000})
+      for (uint32_t width : {4, 8})
+        for (uint64_t row_bytes : {40, 2000}) {
+          IndexCase c = scattered(entries, row_bytes);
+          c.src_width = c.dst_width = width;
+          std::mt19937_64 random(entries);
+          for (uint64_t i = 0; i < entries; i++) {
+            const bool skip = pattern == 0 ? i > entries / 3 : pattern == 1 ? i < entries / 2
+                            : pattern == 2 ? random() % 20 != 0 : pattern == 3 ? i != entries / 2 : true;
+            if (skip) (random() % 2 && pattern != 5 ? *c.src_index : *c.dst_index)[i] = -1 - static_cast<int64_t>(random() % 9);
+          }
+          if (pattern == 1) c.count = static_cast<int64_t>(entries - entries / 4);
+          if (pattern == 5) c.src_index.reset();
+          for (uint32_t cores : {1u, 24u, 48u})
+            for (int order : {kAscendcSimLatest, kAscendcSimEarliest, kAscendcSimRandom}) {
+              c.cores = cores;
+              c.order = order;
+              runIndexCase(c);
+            }
+        }
+}
+
 TEST(counts_and_garbage_behind_them) {
   for (uint64_t entries : {1, 97, 4096})
     for (uint32_t width : {4, 8})
