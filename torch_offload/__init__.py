@@ -6,8 +6,12 @@ from importlib.metadata import version as _version
 import torch  # noqa: F401  (loads the libraries that _C needs)
 
 from torch_offload import _C, decomposition  # noqa: F401  (register the operators)
+from torch_offload.npu import attach as _attach_npu
 from torch_offload.ops import sparse_copy, sparse_copy_ptrs
 from torch_offload.pool import HostPool, PoolBlock, PoolHandle, PoolStats, empty, init, is_initialized, uninit
+from torch_offload.status import SparseCopyStatus, check_status, reset_status, status
+
+_attach_npu()
 
 __version__ = _version("torch_offload")
 
@@ -16,10 +20,14 @@ __all__ = [
     "PoolBlock",
     "PoolHandle",
     "PoolStats",
+    "SparseCopyStatus",
+    "check_status",
     "empty",
     "init",
     "is_initialized",
+    "reset_status",
     "sparse_copy",
     "sparse_copy_ptrs",
+    "status",
     "uninit",
 ]
