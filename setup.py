@@ -20,6 +20,7 @@ DEBUG = os.environ.get("DEBUG", "0") == "1"
 CORE_SOURCES = [
     "csrc/cpu/copy_ranges.cpp",
     "csrc/cpu/copy_rows.cpp",
+    "csrc/cpu/row_loops.cpp",
     "csrc/host_pool/block_allocator.cpp",
     "csrc/host_pool/default_pool.cpp",
     "csrc/host_pool/host_pool.cpp",
