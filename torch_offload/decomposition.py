@@ -28,6 +28,7 @@ def _decompose(
     src_index: Tensor | None = None,
     count: Tensor | None = None,
 ) -> None:
+    _refuse_jagged(dst, src, dst_index, src_index, count)
     groups = group_by_storage(dst)
     _check_across_groups(dst, src, groups, both_none=dst_index is None and src_index is None)
     for group in groups:
@@ -36,6 +37,15 @@ def _decompose(
 
 
 _library.impl("sparse_copy", _decompose, "CompositeImplicitAutograd")
+
+
+def _refuse_jagged(dst: Sequence[Tensor], src: Sequence[Tensor], *tables: Tensor | None) -> None:
+    """Refuses nested tensors of the jagged layout, which are Python objects and in eager mode, too, come here only."""
+    named = [(f"dst[{c}]", tensor) for c, tensor in enumerate(dst)]
+    named += [(f"src[{c}]", tensor) for c, tensor in enumerate(src)]
+    for name, tensor in (*named, *zip(("dst_index", "src_index", "count"), tables, strict=True)):
+        if tensor is not None and tensor.is_nested:
+            raise TypeError(f"sparse_copy: expected {name} to be a strided tensor, got layout nested")
 
 
 def group_by_storage(dst: Sequence[Tensor]) -> list[list[int]]:
