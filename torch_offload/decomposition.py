@@ -8,11 +8,13 @@ takes this decomposition into the operators with one to four plain mutable tenso
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torch_offload import _C
 
@@ -28,8 +30,12 @@ def _decompose(
     src_index: Tensor | None = None,
     count: Tensor | None = None,
 ) -> None:
+    _check_devices(dst, src, dst_index, src_index, count)
     groups = group_by_storage(dst)
-    _check_across_groups(dst, src, groups, both_none=dst_index is None and src_index is None)
+    by_position = dst_index is None and src_index is None
+    _check_across_groups(dst, src, groups, by_position=by_position)
+    if len(groups) > 1 and not by_position:
+        dst, src = _to_least_rows(dst), _to_least_rows(src)
     for group in groups:
         op = getattr(torch.ops.offload, f"_sparse_copy_{len(group)}").default
         op(*(dst[c] for c in group), *(src[c] for c in group), dst_index, src_index, count)
@@ -58,14 +64,56 @@ def group_by_storage(dst: Sequence[Tensor]) -> list[list[int]]:
 
 
 def storage_id(tensor: Tensor) -> int:
-    """Identifies the storage of a real, fake or functional tensor; equal for views of one base."""
+    """Identifies the storage of a real, fake or functional tensor; equal for views of one base.
+
+    What has no storage, like a sparse tensor, is on its own: the operators refuse it.
+    """
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return id(tensor)
     if isinstance(tensor, FunctionalTensor):
         tensor = torch._from_functional_tensor(tensor.elem)
     return int(tensor.untyped_storage()._cdata)
 
 
+def _check_devices(
+    dst: Sequence[Tensor],
+    src: Sequence[Tensor],
+    dst_index: Tensor | None,
+    src_index: Tensor | None,
+    count: Tensor | None,
+) -> None:
+    """Checks that one device can reach every tensor; Meta kernels cannot, they see no device.
+
+    Host memory may stand beside one accelerator: whether that device can address it, the real kernel knows.
+    """
+    tensors = [(f"dst[{c}]", tensor) for c, tensor in enumerate(dst)]
+    tensors += [(f"src[{c}]", tensor) for c, tensor in enumerate(src)]
+    optional = (("dst_index", dst_index), ("src_index", src_index), ("count", count))
+    tensors += [(name, tensor) for name, tensor in optional if tensor is not None]
+    device = next((tensor.device for _, tensor in tensors if tensor.device.type != "cpu"), None)
+    if device is None:
+        return
+    place = str(device) if device.type == "meta" else f"{device} or in host memory"
+    for name, tensor in tensors:
+        if tensor.device != device and (tensor.device.type != "cpu" or device.type == "meta"):
+            raise ValueError(f"sparse_copy: expected {name} to be on {place}, got {tensor.device}")
+
+
+def _to_least_rows(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Cuts every tensor to the least row count of all.
+
+    An index beyond the rows of one component must stop the first operator, before anything is written, although
+    that one sees only its own tensors.
+    """
+    rows = [tensor.shape[0] for tensor in tensors if tensor.dim() > 0]
+    if len(rows) < len(tensors) or all(statically_known_true(count == rows[0]) for count in rows):
+        return tensors
+    least = functools.reduce(torch.sym_min, rows)
+    return [tensor if tensor.shape[0] is least else tensor.narrow(0, 0, least) for tensor in tensors]
+
+
 def _check_across_groups(
-    dst: Sequence[Tensor], src: Sequence[Tensor], groups: list[list[int]], *, both_none: bool
+    dst: Sequence[Tensor], src: Sequence[Tensor], groups: list[list[int]], *, by_position: bool
 ) -> None:
     """Checks what the operators of the groups, which see only their own tensors, cannot.
 
@@ -77,7 +125,7 @@ def _check_across_groups(
         raise ValueError(f"sparse_copy: expected src to hold {len(dst)} tensors like dst, got {len(src)}")
     if len(groups) == 1:
         return
-    if both_none:
+    if by_position and all(tensor.dim() > 0 for tensor in (*dst, *src)):
         rows = dst[0].shape[0]
         for name, tensors in (("dst", dst), ("src", src)):
             for c, tensor in enumerate(tensors):
