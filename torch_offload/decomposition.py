@@ -8,13 +8,11 @@ takes this decomposition into the operators with one to four plain mutable tenso
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torch_offload import _C
 
@@ -32,10 +30,7 @@ def _decompose(
 ) -> None:
     _check_devices(dst, src, dst_index, src_index, count)
     groups = group_by_storage(dst)
-    by_position = dst_index is None and src_index is None
-    _check_across_groups(dst, src, groups, by_position=by_position)
-    if len(groups) > 1 and not by_position:
-        dst, src = _to_least_rows(dst), _to_least_rows(src)
+    _check_across_groups(dst, src, groups, by_position=dst_index is None and src_index is None)
     for group in groups:
         op = getattr(torch.ops.offload, f"_sparse_copy_{len(group)}").default
         op(*(dst[c] for c in group), *(src[c] for c in group), dst_index, src_index, count)
@@ -97,19 +92,6 @@ def _check_devices(
     for name, tensor in tensors:
         if tensor.device != device and (tensor.device.type != "cpu" or device.type == "meta"):
             raise ValueError(f"sparse_copy: expected {name} to be on {place}, got {tensor.device}")
-
-
-def _to_least_rows(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Cuts every tensor to the least row count of all.
-
-    An index beyond the rows of one component must stop the first operator, before anything is written, although
-    that one sees only its own tensors.
-    """
-    rows = [tensor.shape[0] for tensor in tensors if tensor.dim() > 0]
-    if len(rows) < len(tensors) or all(statically_known_true(count == rows[0]) for count in rows):
-        return tensors
-    least = functools.reduce(torch.sym_min, rows)
-    return [tensor if tensor.shape[0] is least else tensor.narrow(0, 0, least) for tensor in tensors]
 
 
 def _check_across_groups(
