@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from torch_offload import _C
+from torch_offload.inductor_fixes import lower_storage_offsets
 
 MAX_ARITY = 4
 
@@ -29,6 +30,8 @@ def _decompose(
     count: Tensor | None = None,
 ) -> None:
     _check_devices(dst, src, dst_index, src_index, count)
+    if any(isinstance(tensor.storage_offset(), torch.SymInt) for tensor in dst if tensor.layout == torch.strided):
+        lower_storage_offsets()
     groups = group_by_storage(dst)
     _check_across_groups(dst, src, groups, by_position=dst_index is None and src_index is None)
     for group in groups:
