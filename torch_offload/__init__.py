@@ -3,10 +3,12 @@
 
 from importlib.metadata import version as _version
 
-import torch  # noqa: F401  (loads the libraries that _C needs)
+from torch_offload.load_extension import load_extension as _load_extension
 
-from torch_offload import _C, decomposition  # noqa: F401  (register the operators)
-from torch_offload.ops import sparse_copy, sparse_copy_ptrs
+_load_extension()
+
+from torch_offload import decomposition  # noqa: E402, F401  (registers what sparse_copy becomes in graphs)
+from torch_offload.ops import sparse_copy, sparse_copy_ptrs  # noqa: E402
 
 __version__ = _version("torch_offload")
 
