@@ -20,6 +20,18 @@ DEBUG = os.environ.get("DEBUG", "0") == "1"
 CORE_SOURCES = [
     "csrc/cpu/copy_ranges.cpp",
     "csrc/cpu/copy_rows.cpp",
+    "csrc/host_pool/block_allocator.cpp",
+    "csrc/host_pool/default_pool.cpp",
+    "csrc/host_pool/host_pool.cpp",
+    "csrc/host_pool/mapping.cpp",
+    "csrc/host_pool/memory_info.cpp",
+    "csrc/host_pool/pool_registry.cpp",
+    "csrc/host_pool/prefault.cpp",
+    "csrc/host_pool/process_generation.cpp",
+    "csrc/host_pool/shared_pool.cpp",
+    "csrc/host_pool/system_calls.cpp",
+    "csrc/c_api/offload.cpp",
+    "csrc/c_api/sparse_copy.cpp",
 ]
 
 # The torch layer: operator registration, the argument contract, the CPU kernels, the Python bindings.
@@ -32,6 +44,7 @@ TORCH_SOURCES = [
     "csrc/meta.cpp",
     "csrc/cpu/sparse_copy.cpp",
     "csrc/python_bindings.cpp",
+    "csrc/pool_bindings.cpp",
 ]
 
 COMPILE_ARGS = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-g0"]

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled module."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+_Progress = Callable[[int, int], None]
+
 def rows_overlap(
     begin_a: int,
     stride_a: int,
@@ -10,5 +17,53 @@ def rows_overlap(
     stride_b: int,
     rows_b: int,
     row_bytes_b: int,
+    /,
 ) -> bool:
     """Whether two sets of rows, given in bytes, share a byte."""
+
+class HostPool:
+    @staticmethod
+    def create(
+        capacity: int,
+        alignment: int,
+        huge_pages: str,
+        numa_node: int,
+        prefault_threads: int,
+        device: int,
+        shared: bool,
+        lock: bool,
+        name: str,
+        progress: _Progress,
+        /,
+    ) -> HostPool: ...
+    @staticmethod
+    def attach(pid: int, fd: int, inode: int, capacity: int, length: int, page_size: int, name: str, /) -> HostPool: ...
+    def empty(self, sizes: Sequence[int], dtype: torch.dtype, /) -> torch.Tensor: ...
+    def view(self, offset: int, sizes: Sequence[int], dtype: torch.dtype, /) -> torch.Tensor: ...
+    def close(self) -> None: ...
+    def closed(self) -> bool: ...
+    def stats(self) -> dict[str, Any]: ...
+    def blocks(self) -> list[tuple[int, int, int, bool]]: ...
+    def share(self) -> dict[str, Any]: ...
+    def capacity(self) -> int: ...
+    def name(self) -> str: ...
+    def warnings(self) -> list[str]: ...
+    def contains(self, address: int, /) -> bool: ...
+    def offset_of(self, address: int, /) -> int: ...
+
+def init_default_pool(
+    capacity: int,
+    alignment: int,
+    huge_pages: str,
+    numa_node: int,
+    prefault_threads: int,
+    device: int,
+    shared: bool,
+    lock: bool,
+    name: str,
+    progress: _Progress,
+    /,
+) -> HostPool: ...
+def uninit_default_pool() -> None: ...
+def default_pool_is_initialized() -> bool: ...
+def default_pool() -> HostPool: ...

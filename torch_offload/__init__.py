@@ -7,9 +7,22 @@ from torch_offload.load_extension import load_extension as _load_extension
 
 _load_extension()
 
-from torch_offload import decomposition  # noqa: E402, F401  (registers what sparse_copy becomes in graphs)
-from torch_offload.ops import sparse_copy, sparse_copy_ptrs  # noqa: E402
+# ruff: noqa: E402  (what follows needs the compiled module)
+from torch_offload import decomposition  # noqa: F401  (registers what sparse_copy becomes in graphs)
+from torch_offload.ops import sparse_copy, sparse_copy_ptrs
+from torch_offload.pool import HostPool, PoolBlock, PoolHandle, PoolStats, empty, init, is_initialized, uninit
 
 __version__ = _version("torch_offload")
 
-__all__ = ["sparse_copy", "sparse_copy_ptrs"]
+__all__ = [
+    "HostPool",
+    "PoolBlock",
+    "PoolHandle",
+    "PoolStats",
+    "empty",
+    "init",
+    "is_initialized",
+    "sparse_copy",
+    "sparse_copy_ptrs",
+    "uninit",
+]

@@ -2,6 +2,7 @@
 #include "cpu/copy_rows.h"
 
 #include <algorithm>
+#include <bitset>
 #include <cstring>
 
 #include "cpu/split.h"
@@ -14,8 +15,8 @@ namespace {
 // next.
 constexpr int64_t kBlockEntries = 512;
 
-// Rows of scattered memory are fetched ahead: at least this many bytes of them, and at most this many rows.
-constexpr int64_t kPrefetchBytes = 8 << 10;
+// Rows of scattered memory are fetched ahead: this many bytes of them, and at most this many rows.
+constexpr int64_t kPrefetchBytes = 12 << 10;
 constexpr int64_t kMaxPrefetchRows = 32;
 
 // From this row size on the hardware's own prefetcher follows a row; only its beginning is fetched ahead.
@@ -26,6 +27,9 @@ constexpr int64_t kMinColumnBytes = 16 << 10;
 
 // Neighbouring destination rows share an owner, so that two threads seldom write one page or cache line.
 constexpr int kOwnerRowsShift = 3;
+
+// Destination rows, counted from the least one written, among which repeated ones are looked for: 8 KiB of bits.
+constexpr int64_t kTrackedRows = 64 << 10;
 
 struct Entry {
   int64_t dst;
@@ -70,18 +74,95 @@ Columns columns_of(const Component& component, const CopyPlan& plan, int part) {
 
 void copy_block(const Component& component, Columns columns, const Entry* entries, int64_t count) {
   const int64_t bytes = columns.end - columns.begin;
-  if (bytes == 0) return;
+  if (bytes == 0 || count == 0) return;
   std::byte* dst = component.dst + columns.begin;
   const std::byte* src = component.src + columns.begin;
+  const auto source = [&](int64_t i) { return src + entries[i].src * component.src_stride; };
   const int64_t ahead = std::clamp<int64_t>(kPrefetchBytes / bytes, 1, kMaxPrefetchRows);
-  for (int64_t i = 0; i < std::min(ahead, count); ++i) {
-    prefetch_row(src + entries[i].src * component.src_stride, bytes);
-  }
+  for (int64_t i = 0; i < std::min(ahead, count); ++i) prefetch_row(source(i), bytes);
   for (int64_t i = 0; i < count; ++i) {
-    if (i + ahead < count) prefetch_row(src + entries[i + ahead].src * component.src_stride, bytes);
-    std::memcpy(dst + entries[i].dst * component.dst_stride, src + entries[i].src * component.src_stride,
-                static_cast<size_t>(bytes));
+    if (i + ahead < count) prefetch_row(source(i + ahead), bytes);
+    std::memcpy(dst + entries[i].dst * component.dst_stride, source(i), static_cast<size_t>(bytes));
   }
+}
+
+// Calls `use(values)` with a function from position to index that has no choice left to make at each call.
+template <typename Use>
+IndexScan with_values(const IndexView& index, const Use& use) {
+  if (index.is_identity()) return use([](int64_t i) { return i; });
+  const int64_t stride = index.stride;
+  if (index.is_int64) {
+    const auto* data = static_cast<const int64_t*>(index.data);
+    if (stride == 1) return use([data](int64_t i) { return data[i]; });
+    return use([data, stride](int64_t i) { return data[i * stride]; });
+  }
+  const auto* data = static_cast<const int32_t*>(index.data);
+  if (stride == 1) return use([data](int64_t i) { return int64_t{data[i]}; });
+  return use([data, stride](int64_t i) { return int64_t{data[i * stride]}; });
+}
+
+// The first bad entry, found once it is known that there is one.
+[[noreturn]] void throw_first_out_of_range(const SparseCopyParams& params) {
+  for (int64_t i = 0;; ++i) {
+    Entry entry;
+    if (!read_entry(params, i, entry)) continue;
+    if (entry.dst >= params.dst_rows) throw_out_of_range("dst", params.dst_index, i, entry.dst, params.dst_rows);
+    if (entry.src >= params.src_rows) throw_out_of_range("src", params.src_index, i, entry.src, params.src_rows);
+  }
+}
+
+// Destinations 0, 1, 2, ... inside the rows: only the sources can be bad. No branch in the loop.
+template <typename Src>
+IndexScan scan_sources(const SparseCopyParams& params, const Src& src) {
+  int64_t greatest = -1;
+  int64_t skipped = 0;
+  for (int64_t i = 0; i < params.n; ++i) {
+    const int64_t value = src(i);
+    greatest = std::max(greatest, value);
+    skipped += value < 0;
+  }
+  if (greatest >= params.src_rows) throw_first_out_of_range(params);
+  IndexScan scan;
+  scan.copied = params.n - skipped;
+  return scan;
+}
+
+// Whether two entries write one row, as far as the rows lie close enough together to tell; else true.
+template <typename Dst, typename Src>
+bool may_repeat(const SparseCopyParams& params, const Dst& dst, const Src& src, int64_t least, int64_t greatest) {
+  if (greatest - least >= kTrackedRows) return true;
+  std::bitset<kTrackedRows> seen;
+  for (int64_t i = 0; i < params.n; ++i) {
+    if (dst(i) < 0 || src(i) < 0) continue;
+    auto row = seen[static_cast<size_t>(dst(i) - least)];
+    if (row) return true;
+    row = true;
+  }
+  return false;
+}
+
+template <typename Dst, typename Src>
+IndexScan scan_pairs(const SparseCopyParams& params, const Dst& dst, const Src& src) {
+  IndexScan scan;
+  bool bad = false;
+  bool increasing = true;
+  int64_t last = -1;
+  int64_t least = INT64_MAX;
+  int64_t greatest = -1;
+  for (int64_t i = 0; i < params.n; ++i) {
+    const int64_t to = dst(i);
+    const int64_t from = src(i);
+    if (to < 0 || from < 0) continue;
+    bad |= to >= params.dst_rows || from >= params.src_rows;
+    increasing &= to > last;
+    last = to;
+    least = std::min(least, to);
+    greatest = std::max(greatest, to);
+    ++scan.copied;
+  }
+  if (bad) throw_first_out_of_range(params);
+  scan.dst_repeats = !increasing && may_repeat(params, dst, src, least, greatest);
+  return scan;
 }
 
 int64_t row_bytes_of_all(const SparseCopyParams& params) {
@@ -93,18 +174,12 @@ int64_t row_bytes_of_all(const SparseCopyParams& params) {
 }  // namespace
 
 IndexScan scan_indices(const SparseCopyParams& params) {
-  IndexScan scan;
-  int64_t last_dst = -1;
-  for (int64_t i = 0; i < params.n; ++i) {
-    Entry entry;
-    if (!read_entry(params, i, entry)) continue;
-    if (entry.dst >= params.dst_rows) throw_out_of_range("dst", params.dst_index, i, entry.dst, params.dst_rows);
-    if (entry.src >= params.src_rows) throw_out_of_range("src", params.src_index, i, entry.src, params.src_rows);
-    scan.dst_increasing &= entry.dst > last_dst;
-    last_dst = entry.dst;
-    ++scan.copied;
+  if (params.n > 0 && params.dst_index.is_identity() && (params.n <= params.dst_rows)) {
+    return with_values(params.src_index, [&](auto src) { return scan_sources(params, src); });
   }
-  return scan;
+  return with_values(params.dst_index, [&](auto dst) {
+    return with_values(params.src_index, [&](auto src) { return scan_pairs(params, dst, src); });
+  });
 }
 
 CopyPlan plan_copy(const SparseCopyParams& params, const IndexScan& scan, int max_parts) {
@@ -112,7 +187,7 @@ CopyPlan plan_copy(const SparseCopyParams& params, const IndexScan& scan, int ma
   const bool overflows = row_bytes != 0 && scan.copied > INT64_MAX / row_bytes;  // repeated rows have no bound
   const int parts = parts_for(overflows ? INT64_MAX : row_bytes * scan.copied, max_parts);
   if (row_bytes / parts >= kMinColumnBytes) return {Split::kColumns, parts};
-  return {scan.dst_increasing ? Split::kEntries : Split::kOwners, parts};
+  return {scan.dst_repeats ? Split::kOwners : Split::kEntries, parts};
 }
 
 void copy_part(const SparseCopyParams& params, const CopyPlan& plan, int part) noexcept {

@@ -14,14 +14,14 @@ namespace torch_offload {
 
 // What a pass over the indices finds out.
 struct IndexScan {
-  bool dst_increasing = true;  // strictly, over the entries that are not skipped: no row is written twice
-  int64_t copied = 0;          // entries that are not skipped
+  bool dst_repeats = false;  // a destination row may be written twice
+  int64_t copied = 0;        // entries that are not skipped
 };
 
 // Ways to share the work such that every destination byte is written by one part only, in the order of the
 // entries. That makes "the last entry wins" hold for any number of parts.
 enum class Split {
-  kEntries,  // each part takes a range of entries; needs strictly increasing destinations
+  kEntries,  // each part takes a range of entries; needs destinations that do not repeat
   kColumns,  // each part takes a range of bytes of every row; for large rows
   kOwners,   // each part takes the destination rows that hash to it
 };
