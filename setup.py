@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+import torch
 from setuptools import Extension, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
@@ -50,6 +51,8 @@ TORCH_SOURCES = [
 
 COMPILE_ARGS = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-g0"]
 COMPILE_ARGS += ["-O0", "-g3"] if DEBUG else ["-O3"]
+# The sources of messages are given as in the repository and in torch, wherever they lay when they were compiled.
+COMPILE_ARGS += [f"-ffile-prefix-map={ROOT.resolve()}/=", f"-ffile-prefix-map={Path(torch.__file__).parent}/=torch/"]
 
 CORE = Extension(
     "torch_offload.liboffload",
