@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,6 +11,7 @@ import reference
 import torch
 from cases import Sample
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_offload
 
@@ -46,6 +46,10 @@ def assert_same(got: Sample, want: Sample) -> None:
             pytest.fail(f"buffer {number}: {len(different)} bytes differ, the first at {different[:8].tolist()}")
 
 
+def has_bytes(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_nested)
+
+
 @contextmanager
 def unchanged(*tensors: Tensor) -> Iterator[None]:
     """Expects the body to leave every byte of the tensors as it is."""
@@ -57,8 +61,9 @@ def unchanged(*tensors: Tensor) -> Iterator[None]:
 
 def check_refused(sample: Sample, error: type[Exception], match: str) -> None:
     """Expects the wrapper and the operator to raise, and to write nothing."""
+    written = [tensor for tensor in sample.dst if has_bytes(tensor)]
     for call in (call_wrapper, call_operator):
-        with unchanged(*sample.tensors()), pytest.raises(error, match=match) as info:
+        with unchanged(*sample.tensors(), *written), pytest.raises(error, match=match) as info:
             call(sample)
         assert type(info.value) is error
 
@@ -73,6 +78,27 @@ def num_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def clone(sample: Sample) -> Sample:
-    """A sample with memory of its own, in which views share storages as they do in the original."""
-    return copy.deepcopy(sample)
+def convert(sample: Sample, convert_one: Callable[[Tensor], Tensor]) -> Sample:
+    tables = [None if t is None else convert_one(t) for t in (sample.dst_index, sample.src_index, sample.count)]
+    return Sample([convert_one(t) for t in sample.dst], [convert_one(t) for t in sample.src], *tables)
+
+
+class ToMeta:
+    """Makes tensors without data that share storages where the given ones do."""
+
+    def __init__(self) -> None:
+        self.storages: dict[int, torch.UntypedStorage] = {}
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        meta = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta").untyped_storage()
+        meta = self.storages.setdefault(storage.data_ptr(), meta)
+        result = torch.empty(0, dtype=tensor.dtype, device="meta")
+        return result.set_(meta, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+@contextmanager
+def fake(sample: Sample) -> Iterator[Sample]:
+    """The sample as fake tensors, with their mode on."""
+    with FakeTensorMode() as mode:
+        yield convert(sample, mode.from_tensor)

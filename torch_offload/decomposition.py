@@ -29,6 +29,7 @@ def _decompose(
     src_index: Tensor | None = None,
     count: Tensor | None = None,
 ) -> None:
+    _refuse_jagged(dst, src, dst_index, src_index, count)
     _check_devices(dst, src, dst_index, src_index, count)
     if any(isinstance(tensor.storage_offset(), torch.SymInt) for tensor in dst if tensor.layout == torch.strided):
         lower_storage_offsets()
@@ -40,6 +41,15 @@ def _decompose(
 
 
 _library.impl("sparse_copy", _decompose, "CompositeImplicitAutograd")
+
+
+def _refuse_jagged(dst: Sequence[Tensor], src: Sequence[Tensor], *tables: Tensor | None) -> None:
+    """Refuses nested tensors of the jagged layout, which are Python objects and in eager mode, too, come here only."""
+    named = [(f"dst[{c}]", tensor) for c, tensor in enumerate(dst)]
+    named += [(f"src[{c}]", tensor) for c, tensor in enumerate(src)]
+    for name, tensor in (*named, *zip(("dst_index", "src_index", "count"), tables, strict=True)):
+        if tensor is not None and tensor.is_nested:
+            raise TypeError(f"sparse_copy: expected {name} to be a strided tensor, got layout nested")
 
 
 def group_by_storage(dst: Sequence[Tensor]) -> list[list[int]]:

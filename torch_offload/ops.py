@@ -70,9 +70,9 @@ def sparse_copy(
     torch.ops.offload.sparse_copy.default(
         _tensors("dst", dst),
         _tensors("src", src),
-        _optional_tensor("dst_index", dst_index),
-        _optional_tensor("src_index", src_index),
-        _optional_tensor("count", count),
+        _optional_tensor("sparse_copy", "dst_index", dst_index),
+        _optional_tensor("sparse_copy", "src_index", src_index),
+        _optional_tensor("sparse_copy", "count", count),
     )
 
 
@@ -111,19 +111,20 @@ def sparse_copy_ptrs(
         ValueError: Tables differ in length or rank, `count` is outside `[0, n]`, `status` is not `[4]` or shares
             bytes with a table, or it is missing in a compiled graph.
     """
-    tables = {"src_ptrs": src_ptrs, "dst_ptrs": dst_ptrs, "lengths": lengths, "count": count}
-    for name, table in tables.items():
-        _check_tensor(name, table)
+    tables = (("src_ptrs", src_ptrs), ("dst_ptrs", dst_ptrs), ("lengths", lengths), ("count", count))
+    for name, table in tables:
+        if not isinstance(table, Tensor):
+            raise TypeError(f"sparse_copy_ptrs: expected {name} to be a tensor, got {_describe(table)}")
+    _optional_tensor("sparse_copy_ptrs", "status", status)
     if status is None:
         if torch.compiler.is_compiling():
             raise ValueError(
                 "sparse_copy_ptrs: expected status to be a tensor from outside the compiled graph, got None"
             )
         status = torch.empty(4, dtype=torch.int64, device=src_ptrs.device)
-    _check_tensor("status", status)
     if torch.compiler.is_compiling() or type(status) is not Tensor:
         # Meta kernels see no devices.
-        for name, table in tables.items():
+        for name, table in tables:
             if table.device != status.device:
                 raise ValueError(
                     f"sparse_copy_ptrs: expected {name} to be on {status.device} like status, got {table.device}"
@@ -146,15 +147,10 @@ def _tensors(name: str, value: Any) -> Sequence[Tensor]:
     )
 
 
-def _optional_tensor(name: str, value: Any) -> Tensor | None:
+def _optional_tensor(op: str, name: str, value: Any) -> Tensor | None:
     if value is None or isinstance(value, Tensor):
         return value
-    raise TypeError(f"sparse_copy: expected {name} to be a tensor or None, got {_describe(value)}")
-
-
-def _check_tensor(name: str, value: Any) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"sparse_copy_ptrs: expected {name} to be a tensor, got {_describe(value)}")
+    raise TypeError(f"{op}: expected {name} to be a tensor or None, got {_describe(value)}")
 
 
 def _describe(value: Any) -> str:
