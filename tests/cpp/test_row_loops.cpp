@@ -65,3 +65,5 @@ TEST(more_rows_than_are_fetched_ahead) {
 }
 
 }  // namespace
+
+CHECK_MAIN()
