@@ -24,6 +24,7 @@ typedef struct AscendcSimSettings {
   uint64_t seed;              // ASCENDC_SIM_SEED
   uint32_t ub_bytes;          // unified buffer of a core: 196608 (default) or 253952; ASCENDC_SIM_UB_BYTES
   int32_t allow_same_writes;  // do not report stores to the same bytes (duplicate destination rows)
+  int32_t no_rules;           // only what the order of transfers shows, no checks of missing flags
 } AscendcSimSettings;
 
 void ascendcSimGetSettings(AscendcSimSettings* settings);

@@ -152,6 +152,7 @@ void Core::run(Pipe pipe, Instruction& instruction) {
 }
 
 void Core::check(Pipe pipe, uint64_t number, uint32_t begin, uint32_t end, bool write) {
+  if (settings_.no_rules) return;
   std::string wrong = checker_.access(pipe, number, knowledge_[pipe], begin, end, write);
   if (!wrong.empty()) throw Fault(wrong);
 }

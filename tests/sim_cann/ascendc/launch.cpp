@@ -34,7 +34,7 @@ LastLaunch last;
 std::string last_fault_text;
 
 AscendcSimSettings fromEnvironment() {
-  AscendcSimSettings settings{kAscendcSimLatest, 0, 1, 196608, 0};
+  AscendcSimSettings settings{kAscendcSimLatest, 0, 1, 196608, 0, 0};
   auto number = [](const char* name, auto* value) {
     if (const char* text = getenv(name)) *value = static_cast<std::remove_pointer_t<decltype(value)>>(strtoull(text, nullptr, 0));
   };

@@ -83,7 +83,7 @@ void expect(const IndexCase& c, std::vector<Buffers>& buffers, IndexResult& stat
     if (!seen.insert(dst).second) twice.insert(dst);
     for (size_t k = 0; k < buffers.size(); k++) {
       const auto& component = c.components[k];
-      memcpy(&buffers[k].expected[static_cast<uint64_t>(dst) * (component.row_bytes + component.dst_gap)],
+      memcpy(buffers[k].expected.data() + static_cast<uint64_t>(dst) * (component.row_bytes + component.dst_gap),
              buffers[k].src->host() + static_cast<uint64_t>(src) * (component.row_bytes + component.src_gap),
              component.row_bytes);
     }
@@ -96,7 +96,7 @@ std::string compare(const IndexCase& c, std::vector<Buffers>& buffers, const std
     const uint64_t stride = component.row_bytes + component.dst_gap;
     uint8_t* dst = buffers[k].dst->host();
     for (int64_t row : twice)  // their content is unspecified
-      memcpy(&buffers[k].expected[static_cast<uint64_t>(row) * stride], dst + static_cast<uint64_t>(row) * stride,
+      memcpy(buffers[k].expected.data() + static_cast<uint64_t>(row) * stride, dst + static_cast<uint64_t>(row) * stride,
              component.row_bytes);
     if (memcmp(dst, buffers[k].expected.data(), buffers[k].expected.size()) != 0) {
       uint64_t at = 0;
@@ -161,7 +161,7 @@ IndexResult runIndexCase(const IndexCase& c) {
   sparse_copy_tiling::Launch launch;
   const auto result = sparse_copy_tiling::Tile(request, {c.cores, c.ub_bytes}, launch);
   if (result == sparse_copy_tiling::Result::LAUNCH) {
-    seen.fault = runLaunch(sparse_copy_sim, launch, {c.order, c.threads, c.seed, c.ub_bytes, c.duplicates});
+    seen.fault = runLaunch(sparse_copy_sim, launch, {c.order, c.threads, c.seed, c.ub_bytes, c.duplicates, 0});
     expect(c, buffers, expected, twice);
   }
   seen.cores = launch.blockDim;

@@ -15,13 +15,16 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE.parent
-KERNEL = MODEL.parents[2] / "op_kernel"
+ROOT = MODEL.parents[2]
+KERNEL = ROOT / "op_kernel"
 
-TRANSFER, TABLES, FRAME, INDEX = (
+TRANSFER, TABLES, FRAME, INDEX, WEIGHTS, POINTERS = (
     "sparse_copy_transfer.h",
     "sparse_copy_tables.h",
     "sparse_copy_kernel.h",
     "sparse_copy.h",
+    "sparse_copy_weights.h",
+    "sparse_copy_ptrs.h",
 )
 
 # name: (file, text, replacement)
@@ -147,6 +150,58 @@ MUTANTS = {
         "if (false) {",
     ),
     "status_of_another_core": (INDEX, "core_ * SPARSE_COPY_STATUS_PITCH", "core_ / 2 * SPARSE_COPY_STATUS_PITCH"),
+    # Shares by weight, and the pointer form.
+    "scratch_loaded_while_it_is_read": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::S_MTE2>(read_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::S_MTE2>(read_);\n",
+        "",
+    ),
+    "vector_does_not_await_the_load": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(loaded_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(loaded_);\n",
+        "",
+    ),
+    "weights_reloaded_under_the_vector_unit": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(free_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(free_);\n",
+        "",
+    ),
+    "sums_read_before_they_are_there": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::V_S>(summed_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::V_S>(summed_);\n",
+        "",
+    ),
+    "vector_barrier_forgotten": (
+        WEIGHTS,
+        "words);\n        AscendC::PipeBarrier<PIPE_V>();\n        uint32_t whole",
+        "words);\n        uint32_t whole",
+    ),
+    "second_table_not_weighed": (WEIGHTS, "bool both = a.entryBytes != 0 && b.entryBytes != 0;", "bool both = false;"),
+    "weights_of_the_tail_ignored": (WEIGHTS, "if (words % REPEAT_WORDS != 0) {", "if (false) {"),
+    "wrong_half_of_the_words": (WEIGHTS, "static constexpr uint64_t ODD = ~EVEN;", "static constexpr uint64_t ODD = EVEN;"),
+    "place_of_the_wrong_block": (INDEX, "wanted - before;", "wanted - before + 1;"),
+    "sample_fetch_not_dropped": (FRAME, "if (weigh && !IsEmpty()) {", "if (false) {"),
+    "null_destination_not_refused": (POINTERS, " || row.dst == 0", ""),
+    "negative_length_not_refused": (POINTERS, "if (bytes < 0 || row.src == 0", "if (row.src == 0"),
+    "first_refused_off_by_one": (
+        POINTERS,
+        "static_cast<int64_t>(record.firstBad) - 1",
+        "static_cast<int64_t>(record.firstBad)",
+    ),
+    "records_of_some_cores_forgotten": (
+        POINTERS,
+        "for (uint32_t core = 0; core < cores; ++core) {",
+        "for (uint32_t core = 1; core < cores; ++core) {",
+    ),
+    "long_entries_not_shared": (
+        POINTERS,
+        "return {first + local, local < inBlock ? left : 0};",
+        "return {first + local, 0};",
+    ),
     "every_core_records_the_count": (INDEX, "countClamped_ = core_ == 0;", "countClamped_ = true;"),
 }
 

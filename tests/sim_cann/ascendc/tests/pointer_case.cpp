@@ -82,7 +82,7 @@ PointerResult runPointerCase(const PointerCase& c) {
     } else {
       sum[0]++;
       const auto bytes = static_cast<uint64_t>(c.lengths[i]);
-      memcpy(&expected[dst_offsets[i]], src.host() + src_offsets[i], bytes);
+      memcpy(expected.data() + dst_offsets[i], src.host() + src_offsets[i], bytes);
       result.payload += bytes;
     }
   }
@@ -97,7 +97,7 @@ PointerResult runPointerCase(const PointerCase& c) {
   sparse_copy_tiling::Launch launch;
   if (sparse_copy_tiling::TilePointers(request, {c.cores, c.ub_bytes}, launch) != sparse_copy_tiling::Result::LAUNCH)
     return result;
-  const AscendcSimSettings settings{c.order, c.threads, c.seed, c.ub_bytes, 0};
+  const AscendcSimSettings settings{c.order, c.threads, c.seed, c.ub_bytes, 0, 0};
   SparseCopyPtrsStatusArguments arguments{records.address(), launch.blockDim, status.address()};
   std::string wrong = runLaunch(sparse_copy_ptrs_sim, launch, settings);
   if (wrong.empty()) {
