@@ -78,8 +78,8 @@ MUTANTS = {
     ),
     "one_byte_too_many_stored": (
         TRANSFER,
-        "            Store(first_, slot_[offset_], blocks, bytes, gap);",
-        "            Store(first_, slot_[offset_], blocks, bytes + (blocks == 1), gap);",
+        "            StoreBlocks(first_, slot_[offset_], blocks, bytes, gap);",
+        "            StoreBlocks(first_, slot_[offset_], blocks, bytes + (blocks == 1), gap);",
     ),
     "rows_overlap_in_the_slot": (
         FRAME,
@@ -210,7 +210,7 @@ def run(command, **options):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
 
 
-def try_mutant(name, build):
+def try_mutant(name, build, objects):
     """Returns (caught, what the tests said first, seconds)."""
     begin = time.monotonic()
     folder = build / "mutants" / name
@@ -227,7 +227,6 @@ def try_mutant(name, build):
     compiled = run(["g++", *flags, "-c", MODEL / "kernels" / "sparse_copy_sim.cpp", "-o", glue])
     if compiled.returncode:
         raise SystemExit(f"{name}: does not compile\n{compiled.stdout}")
-    objects = [o for o in sorted(build.glob("*.o")) if o.name != glue.name]
     linked = run(["g++", "-pthread", *objects, glue, "-o", folder / "tests"])
     if linked.returncode:
         raise SystemExit(f"{name}: does not link\n{linked.stdout}")
@@ -245,13 +244,14 @@ def try_mutant(name, build):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, required=True)
-    parser.add_argument("names", nargs="*", help="only these")
+    parser.add_argument("--objects", nargs="+", required=True, help="everything but the kernels")
+    parser.add_argument("--names", nargs="*", help="only these")
     options = parser.parse_args()
     build = options.build.resolve()
     names = options.names or list(MUTANTS)
     missed = []
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for name, (caught, said, seconds) in zip(names, pool.map(lambda n: try_mutant(n, build), names), strict=True):
+        for name, (caught, said, seconds) in zip(names, pool.map(lambda n: try_mutant(n, build, options.objects), names), strict=True):
             print(f"{'caught' if caught else 'MISSED'} {name} ({seconds:.1f} s): {said[:160]}", flush=True)
             missed += [] if caught else [name]
     print(f"{len(names) - len(missed)} passed, {len(missed)} failed")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels as a device binary of the simulated runtime, through the public launch calls: what csrc/npu does, in
-// small. `make on-runtime` runs it; it needs libascendcl.so of the simulated runtime and the ACL headers.
+// The kernels as a device binary of the simulated runtime, through the public launch calls: what csrc/npu
+// does, in small. `make on-runtime` runs it; it needs libascendcl.so of the simulated runtime and the ACL
+// headers.
 #include <acl/acl.h>
 
 #include <cstring>
@@ -40,14 +41,18 @@ uint64_t upload(const void* data, size_t bytes) {
 
 std::vector<uint8_t> download(uint64_t address, size_t bytes) {
   std::vector<uint8_t> data(bytes);
-  CHECK_EQ(aclrtMemcpy(data.data(), bytes, reinterpret_cast<void*>(address), bytes, ACL_MEMCPY_DEVICE_TO_HOST), ACL_SUCCESS);
+  CHECK_EQ(
+      aclrtMemcpy(data.data(), bytes, reinterpret_cast<void*>(address), bytes, ACL_MEMCPY_DEVICE_TO_HOST),
+      ACL_SUCCESS);
   return data;
 }
 
-aclError run(const char* kernel, uint32_t cores, void* arguments, size_t bytes, aclrtPlaceHolderInfo* holders, size_t count) {
+aclError run(const char* kernel, uint32_t cores, void* arguments, size_t bytes, aclrtPlaceHolderInfo* holders,
+             size_t count) {
   aclrtFuncHandle function = nullptr;
   CHECK_EQ(aclrtBinaryGetFunction(device().binary, kernel, &function), ACL_SUCCESS);
-  CHECK_EQ(aclrtLaunchKernelWithHostArgs(function, cores, device().stream, nullptr, arguments, bytes, holders, count),
+  CHECK_EQ(aclrtLaunchKernelWithHostArgs(function, cores, device().stream, nullptr, arguments, bytes, holders,
+                                         count),
            ACL_SUCCESS);
   return aclrtSynchronizeStream(device().stream);
 }
@@ -72,13 +77,15 @@ TEST(index_form_through_the_public_calls) {
   std::vector<int64_t> index(kRows);
   for (uint64_t i = 0; i < kRows; i++) index[i] = static_cast<int64_t>(i * 7 % kRows);
   const int32_t count = 400;
-  const uint64_t src = upload(data.data(), data.size()), dst = upload(std::vector<uint8_t>(data.size()).data(), data.size());
+  const uint64_t src = upload(data.data(), data.size()),
+                 dst = upload(std::vector<uint8_t>(data.size()).data(), data.size());
   Request request;
   request.entryCount = kRows;
   request.srcIndex = {upload(index.data(), kRows * 8), 8, 8};
   request.countAddress = upload(&count, 4);
   request.countBytes = 4;
-  request.statusAddress = upload(std::vector<uint8_t>(48 * SPARSE_COPY_STATUS_PITCH).data(), 48 * SPARSE_COPY_STATUS_PITCH);
+  request.statusAddress =
+      upload(std::vector<uint8_t>(48 * SPARSE_COPY_STATUS_PITCH).data(), 48 * SPARSE_COPY_STATUS_PITCH);
   request.components = {{src, dst, kBytes, kBytes, kRows, kRows, kBytes}};
   Launch launch;
   CHECK(Tile(request, {48, 196608}, launch) == Result::LAUNCH);
@@ -99,7 +106,8 @@ TEST(index_form_through_the_public_calls) {
 
 TEST(pointer_form_through_the_public_calls) {
   const auto data = rows();
-  const uint64_t src = upload(data.data(), data.size()), dst = upload(std::vector<uint8_t>(data.size()).data(), data.size());
+  const uint64_t src = upload(data.data(), data.size()),
+                 dst = upload(std::vector<uint8_t>(data.size()).data(), data.size());
   std::vector<uint64_t> src_pointers(kRows), dst_pointers(kRows);
   std::vector<int32_t> lengths(kRows);
   for (uint64_t i = 0; i < kRows; i++) {

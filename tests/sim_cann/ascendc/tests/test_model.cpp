@@ -38,11 +38,14 @@ GlobalTensor<uint8_t> at(uint64_t address) {
   return tensor;
 }
 
-void load(const LocalTensor<uint8_t>& to, uint64_t from, uint32_t bytes, uint16_t blocks = 1, uint32_t gap = 0) {
-  DataCopyPad(to, at(from), DataCopyExtParams(blocks, bytes, gap, 0, 0), DataCopyPadExtParams<uint8_t>(false, 0, 0, 0));
+void load(const LocalTensor<uint8_t>& to, uint64_t from, uint32_t bytes, uint16_t blocks = 1,
+          uint32_t gap = 0) {
+  DataCopyPad(to, at(from), DataCopyExtParams(blocks, bytes, gap, 0, 0),
+              DataCopyPadExtParams<uint8_t>(false, 0, 0, 0));
 }
 
-void store(uint64_t to, const LocalTensor<uint8_t>& from, uint32_t bytes, uint16_t blocks = 1, uint32_t gap = 0) {
+void store(uint64_t to, const LocalTensor<uint8_t>& from, uint32_t bytes, uint16_t blocks = 1,
+           uint32_t gap = 0) {
   DataCopyPad(at(to), from, DataCopyExtParams(blocks, bytes, 0, gap, 0));
 }
 
@@ -72,12 +75,15 @@ TEST(a_right_copy_is_right_in_every_order) {
   for (int order_of_dma = 0; order_of_dma <= kAscendcSimStoresEarly; order_of_dma++) {
     Memory from(100), to(100);
     memset(to.host(), 0, 100);
-    CHECK_EQ(run([&](TPipe& pipe) {
-               auto ub = tensorOf(pipe, 100);
-               load(ub, from.address(), 100);
-               order<HardEvent::MTE2_MTE3>(pipe);
-               store(to.address(), ub, 100);
-             }, {order_of_dma}), "");
+    CHECK_EQ(run(
+                 [&](TPipe& pipe) {
+                   auto ub = tensorOf(pipe, 100);
+                   load(ub, from.address(), 100);
+                   order<HardEvent::MTE2_MTE3>(pipe);
+                   store(to.address(), ub, 100);
+                 },
+                 {order_of_dma}),
+             "");
     CHECK_EQ(memcmp(from.host(), to.host(), 100), 0);
     AscendcSimCounters counters;
     ascendcSimCountersOfCore(0, &counters);
@@ -96,7 +102,8 @@ TEST(strided_blocks) {
              load(ub, from.address() + 1, 10, 4, 90);
              order<HardEvent::MTE2_MTE3>(pipe);
              store(to.address() + 3, ub, 10, 4, 5);
-           }), "");
+           }),
+           "");
   for (int b = 0; b < 4; b++) CHECK_EQ(memcmp(to.host() + 3 + b * 15, from.host() + 1 + b * 100, 10), 0);
   CHECK_EQ(int{to.host()[13]}, 0);
 }
@@ -124,30 +131,39 @@ TEST(limits_of_the_unified_buffer) {
   for (uint32_t bytes : {196608u, 253952u}) {
     CHECK_EQ(run([&](TPipe& pipe) { tensorOf(pipe, bytes); }, {0, 1, bytes}), "");
     CHECK_CONTAINS(run([&](TPipe& pipe) { tensorOf(pipe, bytes + 1); }, {0, 1, bytes}), "InitBuffer");
-    CHECK_CONTAINS(run([&](TPipe& pipe) { tensorOf(pipe, bytes - 32), tensorOf(pipe, 33); }, {0, 1, bytes}), "InitBuffer");
+    CHECK_CONTAINS(run([&](TPipe& pipe) { tensorOf(pipe, bytes - 32), tensorOf(pipe, 33); }, {0, 1, bytes}),
+                   "InitBuffer");
   }
-  CHECK_CONTAINS(run([&](TPipe& pipe) { for (int i = 0; i < 65; i++) tensorOf(pipe, 32); }), "more than 64 buffers");
+  CHECK_CONTAINS(run([&](TPipe& pipe) {
+                   for (int i = 0; i < 65; i++) tensorOf(pipe, 32);
+                 }),
+                 "more than 64 buffers");
 }
 
 TEST(limits_of_flags) {
-  CHECK_CONTAINS(run([](TPipe& pipe) { for (int i = 0; i < 9; i++) pipe.AllocEventID<HardEvent::MTE2_S>(); }),
+  CHECK_CONTAINS(run([](TPipe& pipe) {
+                   for (int i = 0; i < 9; i++) pipe.AllocEventID<HardEvent::MTE2_S>();
+                 }),
                  "all 8 ids are taken");
   CHECK_CONTAINS(run([](TPipe&) { SetFlag<HardEvent::MTE2_S>(8); }), "no such flag");
   CHECK_CONTAINS(run([](TPipe&) { SetFlag<HardEvent::MTE2_S>(0); }), "not awaited when the kernel ended");
   CHECK_CONTAINS(run([](TPipe&) { WaitFlag<HardEvent::MTE2_S>(0); }), "hangs");
   CHECK_CONTAINS(run([](TPipe&) { WaitFlag<HardEvent::MTE2_MTE3>(0); }), "hangs");
-  CHECK_CONTAINS(run([](TPipe&) { SetFlag<HardEvent::MTE2_MTE3>(0), SetFlag<HardEvent::MTE2_MTE3>(0); }), "set twice");
+  CHECK_CONTAINS(run([](TPipe&) { SetFlag<HardEvent::MTE2_MTE3>(0), SetFlag<HardEvent::MTE2_MTE3>(0); }),
+                 "set twice");
   CHECK_CONTAINS(run([](TPipe& pipe) { pipe.ReleaseEventID<HardEvent::MTE2_S>(3); }), "not allocated");
 }
 
 TEST(a_store_that_does_not_wait_for_its_load) {
   Memory from(64), to(64);
   for (int dma : {kAscendcSimLatest, kAscendcSimEarliest, kAscendcSimRandom}) {
-    std::string seen = run([&](TPipe& pipe) {
-      auto ub = tensorOf(pipe, 64);
-      load(ub, from.address(), 64);
-      store(to.address(), ub, 64);
-    }, {dma});
+    std::string seen = run(
+        [&](TPipe& pipe) {
+          auto ub = tensorOf(pipe, 64);
+          load(ub, from.address(), 64);
+          store(to.address(), ub, 64);
+        },
+        {dma});
     CHECK(!seen.empty());
   }
 }
@@ -155,14 +171,16 @@ TEST(a_store_that_does_not_wait_for_its_load) {
 TEST(a_buffer_that_is_loaded_again_before_its_store) {
   Memory from(64), to(128);
   for (int dma = 0; dma <= kAscendcSimStoresEarly; dma++)
-    CHECK_CONTAINS(run([&](TPipe& pipe) {
-                     auto ub = tensorOf(pipe, 64);
-                     for (int i = 0; i < 2; i++) {
-                       load(ub, from.address(), 64);
-                       order<HardEvent::MTE2_MTE3>(pipe);
-                       store(to.address() + i * 64, ub, 64);
-                     }
-                   }, {dma}),
+    CHECK_CONTAINS(run(
+                       [&](TPipe& pipe) {
+                         auto ub = tensorOf(pipe, 64);
+                         for (int i = 0; i < 2; i++) {
+                           load(ub, from.address(), 64);
+                           order<HardEvent::MTE2_MTE3>(pipe);
+                           store(to.address() + i * 64, ub, 64);
+                         }
+                       },
+                       {dma}),
                    "no flag or barrier orders");
 }
 
@@ -221,7 +239,8 @@ TEST(a_barrier_over_all_pipes_orders_everything) {
              ub.SetValue(0, 1);
              PipeBarrier<PIPE_ALL>();
              store(to.address(), ub, 64);
-           }), "");
+           }),
+           "");
   AscendcSimCounters counters;
   ascendcSimCountersOfCore(0, &counters);
   CHECK_EQ(counters.all_barriers, 2u);
@@ -231,12 +250,14 @@ TEST(a_barrier_over_all_pipes_orders_everything) {
 TEST(two_cores_and_the_same_bytes) {
   Memory memory(4096);
   auto writeAt = [&](uint64_t pitch, int allow) {
-    return run([&](TPipe& pipe) {
-      auto ub = tensorOf(pipe, 64);
-      load(ub, memory.address() + 2048, 64);
-      order<HardEvent::MTE2_MTE3>(pipe);
-      store(memory.address() + static_cast<uint64_t>(GetBlockIdx()) * pitch, ub, 64);
-    }, {kAscendcSimLatest, 4, 196608, allow});
+    return run(
+        [&](TPipe& pipe) {
+          auto ub = tensorOf(pipe, 64);
+          load(ub, memory.address() + 2048, 64);
+          order<HardEvent::MTE2_MTE3>(pipe);
+          store(memory.address() + static_cast<uint64_t>(GetBlockIdx()) * pitch, ub, 64);
+        },
+        {kAscendcSimLatest, 4, 196608, allow});
   };
   CHECK_EQ(writeAt(64, 0), "");
   uint64_t lines, excess;
@@ -257,7 +278,8 @@ TEST(scalar_access_to_global_memory_is_counted) {
              GlobalTensor<uint32_t> words;
              words.SetGlobalBuffer(reinterpret_cast<uint32_t*>(memory.address()), 16);
              words.SetValue(1, words.GetValue(0));
-           }), "");
+           }),
+           "");
   CHECK_EQ(memcmp(memory.host(), memory.host() + 4, 4), 0);
   AscendcSimCounters counters;
   ascendcSimCountersOfCore(0, &counters);
@@ -301,8 +323,8 @@ TEST(vector_instructions) {
 }
 
 TEST(a_missing_wait_is_a_wrong_byte_even_without_the_rules) {
-  // Stores that do not wait for their loads, loads that do not wait for the store before: without the checker of the
-  // rules some order of the transfers still shows each.
+  // Stores that do not wait for their loads, loads that do not wait for the store before: without the checker
+  // of the rules some order of the transfers still shows each.
   for (bool load_waits : {false, true}) {
     int wrong = 0;
     for (int dma = 0; dma <= kAscendcSimStoresEarly; dma++) {
@@ -330,6 +352,8 @@ TEST(a_missing_wait_is_a_wrong_byte_even_without_the_rules) {
 TEST(launches_that_cannot_be) {
   CHECK_CONTAINS(run([](TPipe&) {}, {0, 0}), "a launch on 0 cores");
   CHECK_CONTAINS(run([](TPipe&) {}, {0, 129}), "a launch on 129 cores");
-  CHECK_CONTAINS(run([](TPipe&) { PipeBarrier<PIPE_V>(), GetBlockIdx() == 2 ? ascendc_sim::fault("x") : void(); }, {0, 4}),
-                 "core 2: x");
+  CHECK_CONTAINS(
+      run([](TPipe&) { PipeBarrier<PIPE_V>(), GetBlockIdx() == 2 ? ascendc_sim::fault("x") : void(); },
+          {0, 4}),
+      "core 2: x");
 }
