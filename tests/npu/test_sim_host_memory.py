@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host memory that the simulated device can reach, as torch_npu offers it: pinned, mapped, pluggable allocators.
+"""Host memory that the simulated device can reach, as torch_npu offers it: pinned, mapped, allocators.
 
 Each test runs in a process of its own.
 """

@@ -17,6 +17,8 @@ std::vector<std::shared_ptr<Stream>> streamsOf(int device);  // kAllDevices: of 
 constexpr int kAllDevices = -1;
 aclError synchronizeDevice(int timeoutMs);  // the current one
 
+int64_t vectorCores();
+int64_t cubeCores();
 bool cannAtLeast(int major, int minor);
 bool socIsAny(std::initializer_list<const char*> prefixes);
 bool inForkedChild();  // threads of streams do not survive fork()

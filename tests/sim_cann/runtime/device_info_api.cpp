@@ -12,15 +12,10 @@ constexpr int64_t kL2Bytes = 192 << 20;
 constexpr int64_t kUnifiedBufferBytes = 192 << 10;
 constexpr int64_t kUnifiedBufferBytes950 = 248 << 10;
 
+}  // namespace
+
 int64_t vectorCores() { return number(Setting::kVectorCores); }
 int64_t cubeCores() { return std::max<int64_t>(1, vectorCores() / 2); }
-
-aclError coresOf(aclrtDevResLimitType type, uint32_t* value) {
-  *value = static_cast<uint32_t>(type == ACL_RT_DEV_RES_CUBE_CORE ? cubeCores() : vectorCores());
-  return ACL_SUCCESS;
-}
-
-}  // namespace
 
 bool cannAtLeast(int major, int minor) {
   int a = 0, b = 0;
@@ -123,28 +118,6 @@ SIM_EXPORT aclError aclrtGetDeviceUtilizationRate(int32_t, aclrtUtilizationInfo*
   info->cubeUtilization = info->vectorUtilization = info->aicpuUtilization = info->memoryUtilization = 0;
   return ACL_SUCCESS;
 }
-
-// ---- limits on cores: readable; setting them is not simulated
-SIM_EXPORT aclError aclrtGetDeviceResLimit(int32_t, aclrtDevResLimitType type, uint32_t* value) {
-  SIM_CALL();
-  return coresOf(type, value);
-}
-SIM_EXPORT aclError aclrtGetStreamResLimit(aclrtStream, aclrtDevResLimitType type, uint32_t* value) {
-  SIM_CALL();
-  return coresOf(type, value);
-}
-SIM_EXPORT aclError aclrtGetResInCurrentThread(aclrtDevResLimitType type, uint32_t* value) {
-  SIM_CALL();
-  return coresOf(type, value);
-}
-SIM_EXPORT aclError aclrtSetDeviceResLimit(int32_t, aclrtDevResLimitType, uint32_t) { SIM_NOT_SIMULATED(); }
-SIM_EXPORT aclError aclrtResetDeviceResLimit(int32_t) { SIM_NO_EFFECT(); }
-SIM_EXPORT aclError aclrtSetStreamResLimit(aclrtStream, aclrtDevResLimitType, uint32_t) {
-  SIM_NOT_SIMULATED();
-}
-SIM_EXPORT aclError aclrtResetStreamResLimit(aclrtStream) { SIM_NO_EFFECT(); }
-SIM_EXPORT aclError aclrtUseStreamResInCurrentThread(aclrtStream) { SIM_NO_EFFECT(); }
-SIM_EXPORT aclError aclrtUnuseStreamResInCurrentThread(aclrtStream) { SIM_NO_EFFECT(); }
 
 // ---- modes of operators and timeouts: nothing here computes or times out
 SIM_EXPORT aclError aclrtSetDeviceSatMode(aclrtFloatOverflowMode) { SIM_NO_EFFECT(); }

@@ -64,6 +64,33 @@ CASE(what_it_says_about_itself) {
   CHECK_EQ(value, 192 << 10);
 }
 
+CASE(core_limits) {
+  aclrtStream stream;
+  CHECK_OK(aclrtCreateStream(&stream));
+  auto ofStream = [&] {
+    uint32_t value = 0;
+    CHECK_OK(aclrtGetStreamResLimit(stream, ACL_RT_DEV_RES_VECTOR_CORE, &value));
+    return value;
+  };
+  CHECK_EQ(ofStream(), 40u);
+  CHECK_OK(aclrtSetDeviceResLimit(0, ACL_RT_DEV_RES_VECTOR_CORE, 30));
+  CHECK_EQ(ofStream(), 30u);
+  CHECK_OK(aclrtSetStreamResLimit(stream, ACL_RT_DEV_RES_VECTOR_CORE, 8));
+  CHECK_EQ(aclrtSetStreamResLimit(stream, ACL_RT_DEV_RES_VECTOR_CORE, 41), ACL_ERROR_RT_PARAM_INVALID);
+  CHECK_EQ(ofStream(), 8u);
+  uint32_t value;
+  CHECK_OK(aclrtGetResInCurrentThread(ACL_RT_DEV_RES_VECTOR_CORE, &value));
+  CHECK_EQ(value, 30u);
+  CHECK_OK(aclrtUseStreamResInCurrentThread(stream));
+  CHECK_OK(aclrtGetResInCurrentThread(ACL_RT_DEV_RES_VECTOR_CORE, &value));
+  CHECK_EQ(value, 8u);
+  CHECK_OK(aclrtUnuseStreamResInCurrentThread(stream));
+  CHECK_OK(aclrtResetStreamResLimit(stream));
+  CHECK_OK(aclrtResetDeviceResLimit(0));
+  CHECK_EQ(ofStream(), 40u);
+  CHECK_OK(aclrtDestroyStream(stream));
+}
+
 CASE(default_streams_belong_to_devices) {
   CHECK_OK(aclrtSetDevice(0));
   void* p = check::deviceBytes(8, 0);
