@@ -18,8 +18,7 @@ void OverlapCheck::add(const ArgName& arg, const at::Tensor& tensor, bool writte
     extent.space = tensor.storage().unsafeGetStorageImpl();
     extent.rows.begin = *offset * itemsize;
   } else {
-    const void* address = written ? tensor.mutable_data_ptr() : tensor.const_data_ptr();
-    extent.rows.begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(address));
+    extent.rows.begin = static_cast<int64_t>(placement_.address(arg, tensor, written));
   }
   extents_.push_back(extent);
 }

@@ -116,14 +116,22 @@ MUTANTS = {
         "while (cursor.done < row.bytes) {",
         "while (cursor.done + LINE <= row.bytes || cursor.done == 0) {",
     ),
-    "last_component_ignored": (FRAME, "while (cursor.item < form_.Items()) {\n            for", "while (cursor.item < 1) {\n            for"),
+    "last_component_ignored": (
+        FRAME,
+        "while (cursor.item < form_.Items()) {\n            for",
+        "while (cursor.item < 1) {\n            for",
+    ),
     "cut_rows_moved_whole_by_both_cores": (FRAME, "                    Trim(first + cursor.entry, row);\n", ""),
     "cut_of_the_two_cores_differs": (
         FRAME,
         "uint64_t begin = entry == share_.begin.entry ? CutIn(row, share_.begin.byte) : 0;",
         "uint64_t begin = entry == share_.begin.entry ? Min(row.bytes, CutIn(row, share_.begin.byte) + 1) : 0;",
     ),
-    "last_piece_of_the_tables_ignored": (FRAME, "        while (first < end) {", "        while (first + pieceEntries < end) {"),
+    "last_piece_of_the_tables_ignored": (
+        FRAME,
+        "        while (first < end) {",
+        "        while (first + pieceEntries < end) {",
+    ),
     # The contract of values.
     "count_not_clamped": (
         FRAME,
@@ -182,7 +190,11 @@ MUTANTS = {
     ),
     "second_table_not_weighed": (WEIGHTS, "bool both = a.entryBytes != 0 && b.entryBytes != 0;", "bool both = false;"),
     "weights_of_the_tail_ignored": (WEIGHTS, "if (words % REPEAT_WORDS != 0) {", "if (false) {"),
-    "wrong_half_of_the_words": (WEIGHTS, "static constexpr uint64_t ODD = ~EVEN;", "static constexpr uint64_t ODD = EVEN;"),
+    "wrong_half_of_the_words": (
+        WEIGHTS,
+        "static constexpr uint64_t ODD = ~EVEN;",
+        "static constexpr uint64_t ODD = EVEN;",
+    ),
     "place_of_the_wrong_block": (INDEX, "wanted - before;", "wanted - before + 1;"),
     "sample_fetch_not_dropped": (FRAME, "if (weigh && !IsEmpty()) {", "if (false) {"),
     "null_destination_not_refused": (POINTERS, " || row.dst == 0", ""),
@@ -207,7 +219,17 @@ MUTANTS = {
 
 
 # Tests that catch most faults within a second: they go first.
-QUICK = ["beyond", "absent", "negative", "counts", "cost_of", "tables", "pointers_refused", "pointers_strided", "one_entry"]
+QUICK = [
+    "beyond",
+    "absent",
+    "negative",
+    "counts",
+    "cost_of",
+    "tables",
+    "pointers_refused",
+    "pointers_strided",
+    "one_entry",
+]
 
 
 def run(command, **options):
@@ -240,7 +262,9 @@ def try_mutant(name, build, objects):
             if tests.returncode:
                 break
         lines = [line.strip() for line in tests.stdout.splitlines()]
-        said = next((line for line in lines if ".cpp:" in line), lines[-1] if lines else f"exit code {tests.returncode}")
+        said = next(
+            (line for line in lines if ".cpp:" in line), lines[-1] if lines else f"exit code {tests.returncode}"
+        )
         caught = tests.returncode != 0
     except subprocess.TimeoutExpired:
         caught, said = True, "ran too long"
@@ -258,7 +282,9 @@ def main():
     names = options.names or list(MUTANTS)
     missed = []
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for name, (caught, said, seconds) in zip(names, pool.map(lambda n: try_mutant(n, build, options.objects), names), strict=True):
+        for name, (caught, said, seconds) in zip(
+            names, pool.map(lambda n: try_mutant(n, build, options.objects), names), strict=True
+        ):
             print(f"{'caught' if caught else 'MISSED'} {name} ({seconds:.1f} s): {said[:160]}", flush=True)
             missed += [] if caught else [name]
     print(f"{len(names) - len(missed)} passed, {len(missed)} failed")
