@@ -26,7 +26,7 @@ test-python: build
 	$(BIN)/python -m pytest -q
 
 test-cpp:
-	$(MAKE) -C tests/cpp test
+	$(MAKE) -j $(MAX_JOBS) -C tests/cpp test
 
 test-npu: build-npu simulator  ## torch_npu and our kernels on the simulated runtime
 	$(ON_SIMULATOR) $(NPU_BIN)/pytest -q tests/npu
@@ -37,7 +37,7 @@ test-npu-hardware:  ## the same tests on a real NPU, less what only the simulato
 	$(NPU_PYTHON) -m pytest -q -m "not simulator" tests/npu
 
 sanitize:  ## the C++ tests under AddressSanitizer with UBSan, and under ThreadSanitizer
-	$(MAKE) -C tests/cpp asan tsan
+	$(MAKE) -j $(MAX_JOBS) -C tests/cpp sanitize
 
 bench: build  ## print the measured ratios
 	$(BIN)/python benchmarks/bench_sparse_copy.py
@@ -56,16 +56,15 @@ format: build
 
 build: $(VENV)/.built
 
-# torch first and by itself: the exact version keeps pip from fetching another build of it, and the extension is
-# compiled against the torch that it will run with (hence no build isolation).
-$(VENV)/.installed: pyproject.toml
+# torch first and by itself: the exact version keeps pip from fetching another build of it.
+$(VENV)/.torch:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q torch==2.13.0 numpy "setuptools>=77" wheel ninja
-	$(BIN)/pip install -q --no-build-isolation -e '.[test,lint,plot]'
 	touch $@
 
-$(VENV)/.built: $(VENV)/.installed $(SOURCES)
-	$(BIN)/pip install -q --no-build-isolation --no-deps -e .
+# Without build isolation: the extension is compiled against the torch that it will run with.
+$(VENV)/.built: $(VENV)/.torch $(SOURCES)
+	$(BIN)/pip install -q --no-build-isolation -e '.[test,lint,plot]'
 	touch $@
 
 # The NPU part has an environment of its own, because torch imports torch_npu wherever that is installed. The package

@@ -15,6 +15,7 @@ from pathlib import Path
 # Importing torch would import torch_npu, which needs CANN's libraries; compiling against its headers does not.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
+import torch
 from setuptools import Extension, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
@@ -25,6 +26,7 @@ DEBUG = os.environ.get("DEBUG", "0") == "1"
 CORE_SOURCES = [
     "csrc/cpu/copy_ranges.cpp",
     "csrc/cpu/copy_rows.cpp",
+    "csrc/cpu/row_loops.cpp",
     "csrc/host_pool/block_allocator.cpp",
     "csrc/host_pool/default_pool.cpp",
     "csrc/host_pool/host_pool.cpp",
@@ -73,6 +75,8 @@ NPU_SOURCES = [
 
 COMPILE_ARGS = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-g0"]
 COMPILE_ARGS += ["-O0", "-g3"] if DEBUG else ["-O3"]
+# The sources of messages are given as in the repository and in torch, wherever they lay when they were compiled.
+COMPILE_ARGS += [f"-ffile-prefix-map={ROOT.resolve()}/=", f"-ffile-prefix-map={Path(torch.__file__).parent}/=torch/"]
 
 CORE = Extension(
     "torch_offload.liboffload",

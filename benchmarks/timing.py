@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 
-
 # Rounds between two sides' use of the same input.
 SIDE_SHIFT = 17
 

@@ -45,7 +45,8 @@ void Pack(uint64_t countAddress, uint32_t countBytes, const void* tiling, uint64
     std::memcpy(bytes, &arguments, sizeof(arguments));
     std::memcpy(bytes + sizeof(arguments), tiling, size);
     if (!components.empty()) {
-        std::memcpy(bytes + sizeof(arguments) + size, components.data(), components.size() * sizeof(SparseCopyComponent));
+        std::memcpy(bytes + sizeof(arguments) + size, components.data(),
+                    components.size() * sizeof(SparseCopyComponent));
     }
     launch.placeholderAddressOffset = offsetof(SparseCopyLaunchArguments, tiling);
     launch.placeholderDataOffset = sizeof(arguments);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiling of sparse_copy and sparse_copy_ptrs: from sizes and the platform's figures to what the kernel is told. Pure: no torch, no CANN,
-// no state. The core count and the size of the unified buffer come from the platform, never from a constant.
+// The tiling of sparse_copy and sparse_copy_ptrs: from sizes and the platform's figures to what the kernel is told.
+// Pure: no torch, no CANN, no state. The core count and the size of the unified buffer come from the platform, never
+// from a constant.
 #ifndef SPARSE_COPY_TILING_H
 #define SPARSE_COPY_TILING_H
 

@@ -89,8 +89,8 @@ public:
         for (uint32_t t = 0; t < 2; ++t) {
             const SparseCopyTable& table = t == SRC ? tiling_.srcIndex : tiling_.dstIndex;
             if (table.entryBytes != 0) {
-                Load(scratch[t * SAMPLES * UB_BLOCK], table.address + step / 2 * table.stride, SAMPLES, table.entryBytes,
-                     static_cast<uint32_t>((step - 1) * table.entryBytes));
+                LoadBlocks(scratch[t * SAMPLES * UB_BLOCK], table.address + step / 2 * table.stride, SAMPLES,
+                           table.entryBytes, static_cast<uint32_t>((step - 1) * table.entryBytes));
             }
         }
         sampled_ = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
@@ -183,7 +183,7 @@ public:
         WriteStruct(statusWords_, record);
         AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(statusWritten_);
         AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(statusWritten_);
-        Store(StatusAddress(), statusWords_.ReinterpretCast<uint8_t>(), 1, sizeof(record), 0);
+        StoreBlocks(StatusAddress(), statusWords_.ReinterpretCast<uint8_t>(), 1, sizeof(record), 0);
     }
 
 private:
@@ -207,7 +207,8 @@ private:
         tables_.Await();
         uint32_t local = 0;
         for (uint64_t left = wanted - before; local < inBlock; ++local) {
-            if ((tables_.Has(SRC) && tables_.Value(SRC, local) < 0) || (tables_.Has(DST) && tables_.Value(DST, local) < 0)) {
+            if ((tables_.Has(SRC) && tables_.Value(SRC, local) < 0) ||
+                (tables_.Has(DST) && tables_.Value(DST, local) < 0)) {
                 continue;
             }
             if (left == 0) {
@@ -228,7 +229,7 @@ private:
     {
         statusFetched_ = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
         statusWritten_ = pipe->AllocEventID<AscendC::HardEvent::S_MTE3>();
-        Load(statusWords_.ReinterpretCast<uint8_t>(), StatusAddress(), 1, sizeof(SparseCopyStatusRecord), 0);
+        LoadBlocks(statusWords_.ReinterpretCast<uint8_t>(), StatusAddress(), 1, sizeof(SparseCopyStatusRecord), 0);
         AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(statusFetched_);
     }
 

@@ -10,11 +10,13 @@
 
 namespace SparseCopy {
 
-constexpr uint64_t LINE = 512;           // requests of several cores to one such line of global memory wait for each other
-constexpr uint32_t MIN_CUT_PIECE = 4096;  // a row goes on in the next slot only if at least this much of it fits in this one
+constexpr uint64_t LINE = 512;  // requests of several cores to one such line of global memory wait for each other
+constexpr uint32_t MIN_CUT_PIECE =
+    4096;  // a row goes on in the next slot only if at least this much of it fits in this one
 
-// Where part `index` of `parts` of `total` begins: total * index / parts without an overflow. The larger parts are spread
-// evenly, so that as many cuts as possible fall on multiples of large powers of two, that is on lines of the tables.
+// Where part `index` of `parts` of `total` begins: total * index / parts without an overflow. The larger parts are
+// spread evenly, so that as many cuts as possible fall on multiples of large powers of two, that is on lines of the
+// tables.
 __aicore__ inline uint64_t EvenCut(uint64_t total, uint64_t parts, uint64_t index)
 {
     return total / parts * index + total % parts * index / parts;
@@ -98,9 +100,10 @@ private:
         countWords_ = count.ReinterpretCast<uint32_t>();
         statusWords_ = arguments_.GetWithOffset<uint8_t>(sizeof(SparseCopyStatusRecord), tilingRoom + UB_BLOCK)
                            .template ReinterpretCast<uint32_t>();
-        Load(tiling, reinterpret_cast<uint64_t>(arguments.tiling), 1, tilingBytes, 0);
+        LoadBlocks(tiling, reinterpret_cast<uint64_t>(arguments.tiling), 1, tilingBytes, 0);
         if (arguments.countBytes != 0) {
-            Load(count, reinterpret_cast<uint64_t>(arguments.count), 1, static_cast<uint32_t>(arguments.countBytes), 0);
+            LoadBlocks(count, reinterpret_cast<uint64_t>(arguments.count), 1,
+                       static_cast<uint32_t>(arguments.countBytes), 0);
         }
         AscendC::TEventID fetched = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
         AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(fetched);
@@ -128,8 +131,8 @@ private:
         return static_cast<uint64_t>(count);
     }
 
-    // Finds this core's share, and starts to fetch its tables: with the even share while the sample is still on its way,
-    // because most calls keep it.
+    // Finds this core's share, and starts to fetch its tables: with the even share while the sample is still on its
+    // way, because most calls keep it.
     __aicore__ inline void ShareOut(AscendC::TPipe* pipe)
     {
         AscendC::LocalTensor<uint8_t> scratch = ring_.Scratch();

@@ -108,8 +108,8 @@ public:
         WriteStruct(statusWords_, record);
         AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(statusWritten_);
         AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(statusWritten_);
-        Store(tiling_.recordsAddress + core_ * SPARSE_COPY_STATUS_PITCH, statusWords_.ReinterpretCast<uint8_t>(), 1,
-              sizeof(record), 0);
+        StoreBlocks(tiling_.recordsAddress + core_ * SPARSE_COPY_STATUS_PITCH, statusWords_.ReinterpretCast<uint8_t>(),
+                    1, sizeof(record), 0);
     }
 
 private:
@@ -172,8 +172,8 @@ __aicore__ inline void ReduceStatus(AscendC::TPipe* pipe, uint64_t records, uint
     pipe->InitBuffer(buffer, bytes + UB_BLOCK);
     AscendC::LocalTensor<uint8_t> in = buffer.GetWithOffset<uint8_t>(bytes, 0);
     AscendC::LocalTensor<uint8_t> out = buffer.GetWithOffset<uint8_t>(UB_BLOCK, bytes);
-    Load(in, records, static_cast<uint32_t>(cores), sizeof(SparseCopyStatusRecord),
-         SPARSE_COPY_STATUS_PITCH - sizeof(SparseCopyStatusRecord));
+    LoadBlocks(in, records, static_cast<uint32_t>(cores), sizeof(SparseCopyStatusRecord),
+               SPARSE_COPY_STATUS_PITCH - sizeof(SparseCopyStatusRecord));
     AscendC::TEventID fetched = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
     AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(fetched);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(fetched);
@@ -193,7 +193,7 @@ __aicore__ inline void ReduceStatus(AscendC::TPipe* pipe, uint64_t records, uint
     AscendC::TEventID written = pipe->AllocEventID<AscendC::HardEvent::S_MTE3>();
     AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(written);
     AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(written);
-    Store(status, out, 1, sizeof(sum), 0);
+    StoreBlocks(status, out, 1, sizeof(sum), 0);
 }
 
 }  // namespace SparseCopy

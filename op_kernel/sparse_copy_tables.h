@@ -98,17 +98,18 @@ private:
             return;
         }
         uint64_t address = table.address + first * table.stride;
-        if (table.stride == table.pitch) {  // close together: the gaps come along. Nothing behind the last entry is read
-            Load(to, address, 1, (entries - 1) * table.pitch + table.entryBytes, 0);
+        if (table.stride ==
+            table.pitch) {  // close together: the gaps come along. Nothing behind the last entry is read
+            LoadBlocks(to, address, 1, (entries - 1) * table.pitch + table.entryBytes, 0);
             return;
         }
         uint64_t gap = table.stride - table.entryBytes;
         if (gap <= MAX_GAP) {
-            Load(to, address, entries, table.entryBytes, static_cast<uint32_t>(gap));
+            LoadBlocks(to, address, entries, table.entryBytes, static_cast<uint32_t>(gap));
             return;
         }
         for (uint32_t i = 0; i < entries; ++i) {
-            Load(to[i * table.pitch], address + i * table.stride, 1, table.entryBytes, 0);
+            LoadBlocks(to[i * table.pitch], address + i * table.stride, 1, table.entryBytes, 0);
         }
     }
 

@@ -71,12 +71,12 @@ struct SparseCopyPtrsStatusArguments {
     uint64_t status;  // int64[4]: copied, skipped, refused, position of the first refused entry or -1
 };
 
-// The parameters of sparse_copy and sparse_copy_ptrs, as they are packed for the launch. The tiling data (and its components) stands
-// behind them in the argument block; `tiling` is a placeholder, which the runtime fills with the device address of
-// that data.
+// The parameters of sparse_copy and sparse_copy_ptrs, as they are packed for the launch. The tiling data (and its
+// components) stands behind them in the argument block; `tiling` is a placeholder, which the runtime fills with the
+// device address of that data.
 struct SparseCopyLaunchArguments {
-    uint64_t count;        // device address of the count; 0: all entries
-    uint64_t countBytes;   // 4, 8; 0: there is no count
+    uint64_t count;       // device address of the count; 0: all entries
+    uint64_t countBytes;  // 4, 8; 0: there is no count
     uint64_t tiling;
     uint64_t tilingBytes;
 };

@@ -62,8 +62,8 @@ __aicore__ inline void WriteStruct(const AscendC::LocalTensor<uint32_t>& words, 
 
 // Starts a load of `blocks` blocks that stand `gap` bytes apart in global memory and at multiples of 32 bytes in the
 // unified buffer.
-__aicore__ inline void Load(const AscendC::LocalTensor<uint8_t>& to, uint64_t address, uint32_t blocks,
-                            uint32_t blockBytes, uint32_t gap)
+__aicore__ inline void LoadBlocks(const AscendC::LocalTensor<uint8_t>& to, uint64_t address, uint32_t blocks,
+                                  uint32_t blockBytes, uint32_t gap)
 {
     AscendC::GlobalTensor<uint8_t> from;
     from.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t*>(address));
@@ -72,8 +72,8 @@ __aicore__ inline void Load(const AscendC::LocalTensor<uint8_t>& to, uint64_t ad
     AscendC::DataCopyPad(to, from, params, noPadding);
 }
 
-__aicore__ inline void Store(uint64_t address, const AscendC::LocalTensor<uint8_t>& from, uint32_t blocks,
-                             uint32_t blockBytes, uint32_t gap)
+__aicore__ inline void StoreBlocks(uint64_t address, const AscendC::LocalTensor<uint8_t>& from, uint32_t blocks,
+                                   uint32_t blockBytes, uint32_t gap)
 {
     AscendC::GlobalTensor<uint8_t> to;
     to.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t*>(address));
@@ -117,9 +117,9 @@ public:
             blocks = 1;
         }
         if constexpr (IS_LOAD) {
-            Load(slot_[offset_], first_, blocks, bytes, gap);
+            LoadBlocks(slot_[offset_], first_, blocks, bytes, gap);
         } else {
-            Store(first_, slot_[offset_], blocks, bytes, gap);
+            StoreBlocks(first_, slot_[offset_], blocks, bytes, gap);
         }
         blocks_ = 0;
     }

@@ -77,8 +77,8 @@ public:
             AwaitPiece();
             AscendC::LocalTensor<int32_t> values = Part<int32_t>(0);
             if (entryWords_ == 2) {  // low words are unsigned: halved, they fit the conversion from int32
-                AscendC::ShiftRight(Part<uint32_t>(PIECE_BYTES), Part<uint32_t>(0),
-                                    static_cast<uint32_t>(1), static_cast<int32_t>(words));
+                AscendC::ShiftRight(Part<uint32_t>(PIECE_BYTES), Part<uint32_t>(0), static_cast<uint32_t>(1),
+                                    static_cast<int32_t>(words));
                 Sum(PIECE_BYTES, LOW_SUMS_OFFSET, done, words, EVEN);
             }
             AscendC::PipeBarrier<PIPE_V>();
@@ -154,7 +154,7 @@ private:
     __aicore__ inline uint32_t LoadPiece(const SparseCopyTable& table, uint64_t first, uint32_t offset)
     {
         uint32_t bytes = static_cast<uint32_t>(Min(pieceEntries_, entries_ - first)) * table.entryBytes;
-        Load(scratch_[offset], table.address + first * table.stride, 1, bytes, 0);
+        LoadBlocks(scratch_[offset], table.address + first * table.stride, 1, bytes, 0);
         return bytes / sizeof(uint32_t);
     }
 
@@ -170,8 +170,10 @@ private:
         AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(free_);
     }
 
-    // One sum per 64 words at `offset`, which the vector unit has just written. Words behind the last entry are left out.
-    __aicore__ inline void Sum(uint32_t offset, uint32_t sumsOffset, uint64_t firstEntry, uint32_t words, uint64_t pattern)
+    // One sum per 64 words at `offset`, which the vector unit has just written. Words behind the last entry are left
+    // out.
+    __aicore__ inline void Sum(uint32_t offset, uint32_t sumsOffset, uint64_t firstEntry, uint32_t words,
+                               uint64_t pattern)
     {
         AscendC::LocalTensor<float> floats = Part<float>(offset);
         AscendC::LocalTensor<float> sums = Part<float>(sumsOffset)[firstEntry / blockEntries_];

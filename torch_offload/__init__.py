@@ -3,9 +3,12 @@
 
 from importlib.metadata import version as _version
 
-import torch  # noqa: F401  (loads the libraries that _C needs)
+from torch_offload.load_extension import load_extension as _load_extension
 
-from torch_offload import _C, decomposition  # noqa: F401  (register the operators)
+_load_extension()
+
+# ruff: noqa: E402  (what follows needs the compiled module)
+from torch_offload import decomposition  # noqa: F401  (registers what sparse_copy becomes in graphs)
 from torch_offload.npu import attach as _attach_npu
 from torch_offload.ops import sparse_copy, sparse_copy_ptrs
 from torch_offload.pool import HostPool, PoolBlock, PoolHandle, PoolStats, empty, init, is_initialized, uninit

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from torch_offload import _C
+from torch_offload.inductor_fixes import lower_storage_offsets
 
 MAX_ARITY = 4
 
@@ -29,8 +30,11 @@ def _decompose(
     count: Tensor | None = None,
 ) -> None:
     _refuse_jagged(dst, src, dst_index, src_index, count)
+    _check_devices(dst, src, dst_index, src_index, count)
+    if any(isinstance(tensor.storage_offset(), torch.SymInt) for tensor in dst if tensor.layout == torch.strided):
+        lower_storage_offsets()
     groups = group_by_storage(dst)
-    _check_across_groups(dst, src, groups, both_none=dst_index is None and src_index is None)
+    _check_across_groups(dst, src, groups, by_position=dst_index is None and src_index is None)
     for group in groups:
         op = getattr(torch.ops.offload, f"_sparse_copy_{len(group)}").default
         op(*(dst[c] for c in group), *(src[c] for c in group), dst_index, src_index, count)
@@ -68,14 +72,43 @@ def group_by_storage(dst: Sequence[Tensor]) -> list[list[int]]:
 
 
 def storage_id(tensor: Tensor) -> int:
-    """Identifies the storage of a real, fake or functional tensor; equal for views of one base."""
+    """Identifies the storage of a real, fake or functional tensor; equal for views of one base.
+
+    What has no storage, like a sparse tensor, is on its own: the operators refuse it.
+    """
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return id(tensor)
     if isinstance(tensor, FunctionalTensor):
         tensor = torch._from_functional_tensor(tensor.elem)
     return int(tensor.untyped_storage()._cdata)
 
 
+def _check_devices(
+    dst: Sequence[Tensor],
+    src: Sequence[Tensor],
+    dst_index: Tensor | None,
+    src_index: Tensor | None,
+    count: Tensor | None,
+) -> None:
+    """Checks that one device can reach every tensor; Meta kernels cannot, they see no device.
+
+    Host memory may stand beside one accelerator: whether that device can address it, the real kernel knows.
+    """
+    tensors = [(f"dst[{c}]", tensor) for c, tensor in enumerate(dst)]
+    tensors += [(f"src[{c}]", tensor) for c, tensor in enumerate(src)]
+    optional = (("dst_index", dst_index), ("src_index", src_index), ("count", count))
+    tensors += [(name, tensor) for name, tensor in optional if tensor is not None]
+    device = next((tensor.device for _, tensor in tensors if tensor.device.type != "cpu"), None)
+    if device is None:
+        return
+    place = str(device) if device.type == "meta" else f"{device} or in host memory"
+    for name, tensor in tensors:
+        if tensor.device != device and (tensor.device.type != "cpu" or device.type == "meta"):
+            raise ValueError(f"sparse_copy: expected {name} to be on {place}, got {tensor.device}")
+
+
 def _check_across_groups(
-    dst: Sequence[Tensor], src: Sequence[Tensor], groups: list[list[int]], *, both_none: bool
+    dst: Sequence[Tensor], src: Sequence[Tensor], groups: list[list[int]], *, by_position: bool
 ) -> None:
     """Checks what the operators of the groups, which see only their own tensors, cannot.
 
@@ -87,7 +120,7 @@ def _check_across_groups(
         raise ValueError(f"sparse_copy: expected src to hold {len(dst)} tensors like dst, got {len(src)}")
     if len(groups) == 1:
         return
-    if both_none:
+    if by_position and all(tensor.dim() > 0 for tensor in (*dst, *src)):
         rows = dst[0].shape[0]
         for name, tensors in (("dst", dst), ("src", src)):
             for c, tensor in enumerate(tensors):

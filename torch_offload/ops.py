@@ -122,6 +122,13 @@ def sparse_copy_ptrs(
                 "sparse_copy_ptrs: expected status to be a tensor from outside the compiled graph, got None"
             )
         status = torch.empty(4, dtype=torch.int64, device=src_ptrs.device)
+    if torch.compiler.is_compiling() or type(status) is not Tensor:
+        # Meta kernels see no devices.
+        for name, table in tables:
+            if table.device != status.device:
+                raise ValueError(
+                    f"sparse_copy_ptrs: expected {name} to be on {status.device} like status, got {table.device}"
+                )
     torch.ops.offload.sparse_copy_ptrs.default(src_ptrs, dst_ptrs, lengths, count, status)
     return status
 

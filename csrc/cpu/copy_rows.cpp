@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <bitset>
-#include <cstring>
 
+#include "cpu/row_loops.h"
 #include "cpu/split.h"
 #include "error.h"
 
@@ -15,13 +15,6 @@ namespace {
 // next.
 constexpr int64_t kBlockEntries = 512;
 
-// Rows of scattered memory are fetched ahead: this many bytes of them, and at most this many rows.
-constexpr int64_t kPrefetchBytes = 12 << 10;
-constexpr int64_t kMaxPrefetchRows = 32;
-
-// From this row size on the hardware's own prefetcher follows a row; only its beginning is fetched ahead.
-constexpr int64_t kPrefetchRowBytes = 4 << 10;
-
 // Rows are cut into columns when each part of a row is at least this long: long enough for full-speed copies.
 constexpr int64_t kMinColumnBytes = 16 << 10;
 
@@ -30,11 +23,6 @@ constexpr int kOwnerRowsShift = 3;
 
 // Destination rows, counted from the least one written, among which repeated ones are looked for: 8 KiB of bits.
 constexpr int64_t kTrackedRows = 64 << 10;
-
-struct Entry {
-  int64_t dst;
-  int64_t src;
-};
 
 // Reads entry i; false if it is skipped.
 bool read_entry(const SparseCopyParams& params, int64_t i, Entry& entry) {
@@ -50,11 +38,6 @@ bool read_entry(const SparseCopyParams& params, int64_t i, Entry& entry) {
   }
   throw IndexError(join("sparse_copy: expected ", side, "_index[", position, "] to be negative or below the ", rows,
                         " rows of ", side, ", got ", value));
-}
-
-void prefetch_row(const std::byte* row, int64_t bytes) {
-  const std::byte* end = row + std::min(bytes, kPrefetchRowBytes);
-  for (; row < end; row += kCacheLine) __builtin_prefetch(row);
 }
 
 // The bytes of a row that a part copies: [begin, end) of every row of the component.
@@ -75,15 +58,8 @@ Columns columns_of(const Component& component, const CopyPlan& plan, int part) {
 void copy_block(const Component& component, Columns columns, const Entry* entries, int64_t count) {
   const int64_t bytes = columns.end - columns.begin;
   if (bytes == 0 || count == 0) return;
-  std::byte* dst = component.dst + columns.begin;
-  const std::byte* src = component.src + columns.begin;
-  const auto source = [&](int64_t i) { return src + entries[i].src * component.src_stride; };
-  const int64_t ahead = std::clamp<int64_t>(kPrefetchBytes / bytes, 1, kMaxPrefetchRows);
-  for (int64_t i = 0; i < std::min(ahead, count); ++i) prefetch_row(source(i), bytes);
-  for (int64_t i = 0; i < count; ++i) {
-    if (i + ahead < count) prefetch_row(source(i + ahead), bytes);
-    std::memcpy(dst + entries[i].dst * component.dst_stride, source(i), static_cast<size_t>(bytes));
-  }
+  best_row_loop()({component.dst + columns.begin, component.src + columns.begin, component.dst_stride,
+                   component.src_stride, bytes, entries, count});
 }
 
 // Calls `use(values)` with a function from position to index that has no choice left to make at each call.

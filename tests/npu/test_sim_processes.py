@@ -123,7 +123,7 @@ def test_a_missing_synchronize_is_seen():
     x = torch.arange(100, dtype=torch.uint8).npu()
     host = torch.full((100,), 255, dtype=torch.uint8).pin_memory()
     torch.npu.synchronize()
-    with sim_cann.changed(SIM_DELAY_US=50000):
+    with sim_cann.changed(SIM_DELAY_US=500000):
         host.copy_(x, non_blocking=True)
         assert host[50].item() == 255
         torch.npu.synchronize()

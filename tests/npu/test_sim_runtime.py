@@ -167,13 +167,13 @@ def test_streams_and_events():
     assert torch.equal(device.cpu(), pinned)
     assert event.query() and side.query()
     begin, end = torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)
-    with sim_cann.changed(SIM_DELAY_US=20000):
+    with sim_cann.changed(SIM_DELAY_US=300000):
         begin.record()
         device.copy_(pinned, non_blocking=True)
         end.record()
         assert not end.query()
         end.synchronize()
-    assert begin.elapsed_time(end) >= 20
+    assert begin.elapsed_time(end) >= 300
 
 
 def test_a_missing_wait_between_streams_is_seen():
@@ -181,9 +181,9 @@ def test_a_missing_wait_between_streams_is_seen():
     for wait, expected in ((True, 5.0), (False, 1.0)):
         x, y = torch.ones(64, device="npu"), torch.zeros(64, device="npu")
         torch.npu.synchronize()
-        with sim_cann.changed(SIM_DELAY_US=100000):
+        with sim_cann.changed(SIM_DELAY_US=600000):
             x.fill_(5)
-            time.sleep(0.03)  # the delay counts when a task starts
+            time.sleep(0.1)  # the delay counts when a task starts
         with torch.npu.stream(side):
             if wait:
                 side.wait_stream(torch.npu.default_stream())

@@ -70,17 +70,23 @@ void Core::releaseEvent(Pipe from, Pipe to, int id) {
 }
 
 Core::Flag& Core::flag(Pipe from, Pipe to, int id, const char* call) {
-  if (from == to || id < 0 || id >= kEventIds) fault("%s<%s_%s>(%d): no such flag", call, pipeName(from), pipeName(to), id);
+  if (from == to || id < 0 || id >= kEventIds)
+    fault("%s<%s_%s>(%d): no such flag", call, pipeName(from), pipeName(to), id);
   return flags_[from][to][id];
 }
 
 Core::When Core::when(Pipe pipe) const {
   switch (settings_.order) {
-    case kAscendcSimEarliest: return When::kEarliest;
-    case kAscendcSimRandom: return When::kRandom;
-    case kAscendcSimLoadsEarly: return pipe == kMte3 ? When::kLatest : When::kEarliest;
-    case kAscendcSimStoresEarly: return pipe == kMte3 ? When::kEarliest : When::kLatest;
-    default: return When::kLatest;
+    case kAscendcSimEarliest:
+      return When::kEarliest;
+    case kAscendcSimRandom:
+      return When::kRandom;
+    case kAscendcSimLoadsEarly:
+      return pipe == kMte3 ? When::kLatest : When::kEarliest;
+    case kAscendcSimStoresEarly:
+      return pipe == kMte3 ? When::kEarliest : When::kLatest;
+    default:
+      return When::kLatest;
   }
 }
 
@@ -139,7 +145,8 @@ void Core::run(Pipe pipe, Instruction& instruction) {
         fault("SetFlag<%s_%s>: set twice without a wait", pipeName(pipe), pipeName(instruction.other));
       instruction.flag->set = true;
       instruction.flag->knowledge = knowledge;
-      instruction.flag->knowledge.done[pipe] = instruction.number;  // a flag waits for all that stands before it
+      instruction.flag->knowledge.done[pipe] =
+          instruction.number;  // a flag waits for all that stands before it
       break;
     case Kind::kWait:
       instruction.flag->set = false;
@@ -152,6 +159,7 @@ void Core::run(Pipe pipe, Instruction& instruction) {
 }
 
 void Core::check(Pipe pipe, uint64_t number, uint32_t begin, uint32_t end, bool write) {
+  if (settings_.no_rules) return;
   std::string wrong = checker_.access(pipe, number, knowledge_[pipe], begin, end, write);
   if (!wrong.empty()) throw Fault(wrong);
 }
@@ -161,7 +169,8 @@ void Core::runTransfer(const Transfer& transfer, Pipe pipe, uint64_t number) {
   uint32_t ub = transfer.ub;
   const uint32_t padded = (transfer.block_bytes + kUbAlignment - 1) / kUbAlignment * kUbAlignment;
   for (uint32_t b = 0; b < transfer.blocks; b++) {
-    char* host = trace.touch(transfer.load ? GlobalTrace::kLoad : GlobalTrace::kStore, global, transfer.block_bytes);
+    char* host =
+        trace.touch(transfer.load ? GlobalTrace::kLoad : GlobalTrace::kStore, global, transfer.block_bytes);
     check(pipe, number, ub, ub + padded, transfer.load);
     if (transfer.load) {
       memcpy(&ub_[ub], host, transfer.block_bytes);
@@ -184,9 +193,11 @@ void Core::runTransfer(const Transfer& transfer, Pipe pipe, uint64_t number) {
 void Core::transfer(const Transfer& t) {
   const char* call = t.load ? "DataCopyPad to the unified buffer" : "DataCopyPad to global memory";
   if (t.blocks > kMaxBlockCount) fault("%s: blockCount %u, at most %u", call, t.blocks, kMaxBlockCount);
-  if (t.block_bytes > kMaxBlockBytes) fault("%s: blockLen %u, at most %u", call, t.block_bytes, kMaxBlockBytes);
+  if (t.block_bytes > kMaxBlockBytes)
+    fault("%s: blockLen %u, at most %u", call, t.block_bytes, kMaxBlockBytes);
   if (t.global_gap > kMaxStride) fault("%s: a stride of %llu bytes", call, (unsigned long long)t.global_gap);
-  if (t.ub % kUbAlignment) fault("%s: unified buffer offset %u is no multiple of %u", call, t.ub, kUbAlignment);
+  if (t.ub % kUbAlignment)
+    fault("%s: unified buffer offset %u is no multiple of %u", call, t.ub, kUbAlignment);
   (t.load ? counters.load_instructions : counters.store_instructions)++;
   if (!t.blocks || !t.block_bytes) {
     counters.zero_length_instructions++;
@@ -194,7 +205,8 @@ void Core::transfer(const Transfer& t) {
   }
   const uint64_t padded = (t.block_bytes + kUbAlignment - 1) / kUbAlignment * kUbAlignment;
   const uint64_t end = t.ub + padded * t.blocks + uint64_t{t.ub_gap} * kUbAlignment * (t.blocks - 1);
-  if (end > ub_.size()) fault("%s: ends at %llu of %zu bytes of unified buffer", call, (unsigned long long)end, ub_.size());
+  if (end > ub_.size())
+    fault("%s: ends at %llu of %zu bytes of unified buffer", call, (unsigned long long)end, ub_.size());
   (t.load ? counters.load_bursts : counters.store_bursts) += t.blocks;
   (t.load ? counters.load_bytes : counters.store_bytes) += uint64_t{t.blocks} * t.block_bytes;
   for (uint32_t b = 0; b < t.blocks; b++)
@@ -278,7 +290,8 @@ void Core::barrierAll() {
 }
 
 void Core::scalarUb(uint32_t offset, uint32_t bytes, bool write) {
-  if (uint64_t{offset} + bytes > ub_.size()) fault("scalar access at %u of %zu bytes of unified buffer", offset, ub_.size());
+  if (uint64_t{offset} + bytes > ub_.size())
+    fault("scalar access at %u of %zu bytes of unified buffer", offset, ub_.size());
   if (offset % bytes) fault("scalar access of %u bytes at unified buffer offset %u", bytes, offset);
   (write ? counters.scalar_ub_stores : counters.scalar_ub_loads)++;
   check(kScalar, ++issued_[kScalar], offset, offset + bytes, write);
@@ -286,7 +299,8 @@ void Core::scalarUb(uint32_t offset, uint32_t bytes, bool write) {
 
 char* Core::scalarGlobal(uint64_t address, uint32_t bytes, bool write) {
   (write ? counters.scalar_global_stores : counters.scalar_global_loads)++;
-  if (address % bytes) fault("scalar access of %u bytes at global address 0x%llx", bytes, (unsigned long long)address);
+  if (address % bytes)
+    fault("scalar access of %u bytes at global address 0x%llx", bytes, (unsigned long long)address);
   return trace.touch(write ? GlobalTrace::kScalarStore : GlobalTrace::kScalarLoad, address, bytes);
 }
 
@@ -296,7 +310,8 @@ void Core::finish() {
     for (int to = 0; to < kPipes; to++)
       for (int id = 0; id < kEventIds; id++)
         if (flags_[from][to][id].set)
-          fault("flag %s_%s %d: set and not awaited when the kernel ended", pipeName(Pipe(from)), pipeName(Pipe(to)), id);
+          fault("flag %s_%s %d: set and not awaited when the kernel ended", pipeName(Pipe(from)),
+                pipeName(Pipe(to)), id);
 }
 
 }  // namespace ascendc_sim

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One simulated AI vector core: its unified buffer, its instruction queues and the flags between them.
 //
-// The scalar unit is the thread that runs the kernel. What it issues goes to the queue of a pipe; when a queue moves
-// on is up to the order in the settings. A queue starts its instructions in order and stops at a flag that is not
-// set; transfers between two synchronising instructions may end in any order.
+// The scalar unit is the thread that runs the kernel. What it issues goes to the queue of a pipe; when a
+// queue moves on is up to the order in the settings. A queue starts its instructions in order and stops at a
+// flag that is not set; transfers between two synchronising instructions may end in any order.
 #pragma once
 #include <deque>
 #include <functional>
@@ -25,8 +25,8 @@ struct Fault : std::runtime_error {
 [[noreturn]] void fault(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 constexpr uint32_t kUbAlignment = 32;
-constexpr int kEventIds = 8;       // per ordered pair of pipes
-constexpr int kMaxBuffers = 64;    // per kernel
+constexpr int kEventIds = 8;     // per ordered pair of pipes
+constexpr int kMaxBuffers = 64;  // per kernel
 constexpr uint32_t kMaxBlockCount = 4095;
 constexpr uint32_t kMaxBlockBytes = 2097151;
 constexpr uint64_t kMaxStride = UINT32_MAX;

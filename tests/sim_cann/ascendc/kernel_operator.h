@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The AscendC calls that op_kernel/ uses, for the host: the same names and signatures as the vendor's header of this
-// name, with the limits of the vendor's documentation enforced. What is not here does not compile, so that a kernel
-// can use no call whose behaviour nobody has written down.
+// The AscendC calls that op_kernel/ uses, for the host: the same names and signatures as the vendor's header
+// of this name, with the limits of the vendor's documentation enforced. What is not here does not compile, so
+// that a kernel can use no call whose behaviour nobody has written down.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,8 @@
 #define GM_ADDR __gm__ uint8_t*
 
 enum KernelType { KERNEL_TYPE_AIV_ONLY };
-#define KERNEL_TASK_TYPE_DEFAULT(type) static_assert((type) == KERNEL_TYPE_AIV_ONLY, "the only type simulated")
+#define KERNEL_TASK_TYPE_DEFAULT(type) \
+  static_assert((type) == KERNEL_TYPE_AIV_ONLY, "the only type simulated")
 
 enum pipe_t { PIPE_S, PIPE_V, PIPE_MTE2, PIPE_MTE3, PIPE_ALL };
 
@@ -31,24 +32,36 @@ enum class TPosition : uint8_t { GM, VECIN, VECOUT, VECCALC };
 using QuePosition = TPosition;
 
 enum class HardEvent : uint8_t {
-  MTE2_S, S_MTE2, MTE3_S, S_MTE3, V_S, S_V, MTE2_MTE3, MTE3_MTE2, MTE2_V, V_MTE2, V_MTE3, MTE3_V
+  MTE2_S,
+  S_MTE2,
+  MTE3_S,
+  S_MTE3,
+  V_S,
+  S_V,
+  MTE2_MTE3,
+  MTE3_MTE2,
+  MTE2_V,
+  V_MTE2,
+  V_MTE3,
+  MTE3_V
 };
 
 // Source and destination of an event.
 constexpr Pipe kEventEnds[][2] = {
-    {ascendc_sim::kMte2, ascendc_sim::kScalar}, {ascendc_sim::kScalar, ascendc_sim::kMte2},
-    {ascendc_sim::kMte3, ascendc_sim::kScalar}, {ascendc_sim::kScalar, ascendc_sim::kMte3},
+    {ascendc_sim::kMte2, ascendc_sim::kScalar},   {ascendc_sim::kScalar, ascendc_sim::kMte2},
+    {ascendc_sim::kMte3, ascendc_sim::kScalar},   {ascendc_sim::kScalar, ascendc_sim::kMte3},
     {ascendc_sim::kVector, ascendc_sim::kScalar}, {ascendc_sim::kScalar, ascendc_sim::kVector},
-    {ascendc_sim::kMte2, ascendc_sim::kMte3}, {ascendc_sim::kMte3, ascendc_sim::kMte2},
-    {ascendc_sim::kMte2, ascendc_sim::kVector}, {ascendc_sim::kVector, ascendc_sim::kMte2},
-    {ascendc_sim::kVector, ascendc_sim::kMte3}, {ascendc_sim::kMte3, ascendc_sim::kVector}};
+    {ascendc_sim::kMte2, ascendc_sim::kMte3},     {ascendc_sim::kMte3, ascendc_sim::kMte2},
+    {ascendc_sim::kMte2, ascendc_sim::kVector},   {ascendc_sim::kVector, ascendc_sim::kMte2},
+    {ascendc_sim::kVector, ascendc_sim::kMte3},   {ascendc_sim::kMte3, ascendc_sim::kVector}};
 constexpr Pipe EventFrom(HardEvent event) { return kEventEnds[static_cast<int>(event)][0]; }
 constexpr Pipe EventTo(HardEvent event) { return kEventEnds[static_cast<int>(event)][1]; }
 
 inline int64_t GetBlockIdx() { return Core::current().index(); }
 inline int64_t GetBlockNum() { return Core::current().cores(); }
 
-// Memory that only DMA and the scalar calls below may reach. The address is the device's: never a host pointer.
+// Memory that only DMA and the scalar calls below may reach. The address is the device's: never a host
+// pointer.
 template <typename T>
 class GlobalTensor {
  public:
@@ -145,7 +158,8 @@ class TPipe {
   template <TPosition position>
   bool InitBuffer(TBuf<position>& buffer, uint32_t bytes) {
     buffer.begin_ = Core::current().allocateUb(bytes);
-    buffer.bytes_ = (bytes + ascendc_sim::kUbAlignment - 1) / ascendc_sim::kUbAlignment * ascendc_sim::kUbAlignment;
+    buffer.bytes_ =
+        (bytes + ascendc_sim::kUbAlignment - 1) / ascendc_sim::kUbAlignment * ascendc_sim::kUbAlignment;
     return true;
   }
   template <HardEvent event>
@@ -174,8 +188,9 @@ void PipeBarrier() {
   if constexpr (pipe == PIPE_ALL)
     Core::current().barrierAll();
   else
-    Core::current().barrier(pipe == PIPE_V ? ascendc_sim::kVector
-                                           : pipe == PIPE_MTE2 ? ascendc_sim::kMte2 : ascendc_sim::kMte3);
+    Core::current().barrier(pipe == PIPE_V      ? ascendc_sim::kVector
+                            : pipe == PIPE_MTE2 ? ascendc_sim::kMte2
+                                                : ascendc_sim::kMte3);
 }
 
 struct DataCopyExtParams {
@@ -203,26 +218,32 @@ struct DataCopyPadExtParams {
 // The part of the unified buffer that the instruction takes must lie in the tensor it was given.
 inline void CheckInside(const char* call, uint32_t bytes, const DataCopyExtParams& p, uint32_t ubGap) {
   const uint64_t padded = (uint64_t{p.blockLen} + ascendc_sim::kUbAlignment - 1) / 32 * 32;
-  if (p.blockCount && p.blockLen && padded * p.blockCount + uint64_t{ubGap} * 32 * (p.blockCount - 1u) > bytes)
-    ascendc_sim::fault("%s: %u blocks of %u bytes in a tensor of %u bytes", call, p.blockCount, p.blockLen, bytes);
+  if (p.blockCount && p.blockLen &&
+      padded * p.blockCount + uint64_t{ubGap} * 32 * (p.blockCount - 1u) > bytes)
+    ascendc_sim::fault("%s: %u blocks of %u bytes in a tensor of %u bytes", call, p.blockCount, p.blockLen,
+                       bytes);
 }
 
 // Global memory to unified buffer (MTE2).
 template <typename T>
 void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const DataCopyExtParams& p,
                  const DataCopyPadExtParams<T>& pad) {
-  if (p.blockLen % sizeof(T)) ascendc_sim::fault("DataCopyPad: blockLen %u of elements of %zu bytes", p.blockLen, sizeof(T));
+  if (p.blockLen % sizeof(T))
+    ascendc_sim::fault("DataCopyPad: blockLen %u of elements of %zu bytes", p.blockLen, sizeof(T));
   if (pad.isPad) ascendc_sim::fault("DataCopyPad: padding is not simulated");
   CheckInside("DataCopyPad to the unified buffer", dst.bytes(), p, p.dstStride);
-  Core::current().transfer({true, src.address(), dst.begin(), p.blockCount, p.blockLen, p.srcStride, p.dstStride});
+  Core::current().transfer(
+      {true, src.address(), dst.begin(), p.blockCount, p.blockLen, p.srcStride, p.dstStride});
 }
 
 // Unified buffer to global memory (MTE3).
 template <typename T>
 void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyExtParams& p) {
-  if (p.blockLen % sizeof(T)) ascendc_sim::fault("DataCopyPad: blockLen %u of elements of %zu bytes", p.blockLen, sizeof(T));
+  if (p.blockLen % sizeof(T))
+    ascendc_sim::fault("DataCopyPad: blockLen %u of elements of %zu bytes", p.blockLen, sizeof(T));
   CheckInside("DataCopyPad to global memory", src.bytes(), p, p.srcStride);
-  Core::current().transfer({false, dst.address(), src.begin(), p.blockCount, p.blockLen, p.dstStride, p.srcStride});
+  Core::current().transfer(
+      {false, dst.address(), src.begin(), p.blockCount, p.blockLen, p.dstStride, p.srcStride});
 }
 
 }  // namespace AscendC

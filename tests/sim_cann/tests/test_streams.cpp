@@ -51,7 +51,7 @@ CASE(a_missing_synchronise_is_seen) {
   auto* host = static_cast<char*>(pinned(16));
   host[0] = 9;
   {
-    Delay delay("50000");
+    Delay delay("300000");
     CHECK_OK(aclrtMemcpyAsync(host, 16, device, 16, ACL_MEMCPY_DEVICE_TO_HOST, stream));
     aclrtStreamStatus status;
     CHECK_OK(aclrtStreamQuery(stream, &status));
@@ -77,7 +77,7 @@ CASE(streams_are_ordered_by_events_only) {
     CHECK_OK(aclrtMemset(a, 1, 1, 1));
     {
       // The producer's task is delayed, the consumer's is not: simSet takes effect when a task starts.
-      Delay delay("200000");
+      Delay delay("400000");
       CHECK_OK(aclrtMemsetAsync(a, 1, 2, 1, producer));
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -107,7 +107,7 @@ CASE(events_have_generations) {
   CHECK_OK(aclrtSynchronizeEvent(event));
   CHECK_OK(aclrtStreamWaitEvent(other, event));
   {
-    Delay delay("30000");
+    Delay delay("300000");
     CHECK_OK(aclrtLaunchHostFunc(stream, [](void*) {}, nullptr));
     CHECK_OK(aclrtRecordEvent(event, stream));
     CHECK_OK(aclrtStreamWaitEvent(other, event));

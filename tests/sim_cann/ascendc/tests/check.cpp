@@ -24,7 +24,8 @@ int registerTest(const char* name, void (*body)()) {
 }
 
 void failed(const char* file, int line, const std::string& text) {
-  if (failures++ < kShown) printf("    %s:%d: %s\n", strrchr(file, '/') ? strrchr(file, '/') + 1 : file, line, text.c_str());
+  if (failures++ < kShown)
+    printf("    %s:%d: %s\n", strrchr(file, '/') ? strrchr(file, '/') + 1 : file, line, text.c_str());
 }
 
 int runAll(int argc, char** argv) {

@@ -32,14 +32,14 @@ void equal(const char* file, int line, const char* expression, const A& seen, co
 
 }  // namespace test
 
-#define TEST(name)                                                               \
-  static void name();                                                            \
-  static const int registered_##name = test::registerTest(#name, name);          \
+#define TEST(name)                                                      \
+  static void name();                                                   \
+  static const int registered_##name = test::registerTest(#name, name); \
   static void name()
 
 #define CHECK_EQ(seen, expected) test::equal(__FILE__, __LINE__, #seen, seen, expected)
 #define CHECK(condition) \
   if (!(condition)) test::failed(__FILE__, __LINE__, #condition)
-#define CHECK_CONTAINS(text, part)                                                                \
-  if (std::string(text).find(part) == std::string::npos)                                          \
+#define CHECK_CONTAINS(text, part)                       \
+  if (std::string(text).find(part) == std::string::npos) \
   test::failed(__FILE__, __LINE__, std::string("expected \"") + part + "\" in \"" + (text) + "\"")

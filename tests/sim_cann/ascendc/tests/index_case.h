@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of the index form, run through the tiling, the launch and the kernel, and compared byte by byte with a slow
-// reference that knows nothing of them.
+// One call of the index form, run through the tiling, the launch and the kernel, and compared byte by byte
+// with a slow reference that knows nothing of them.
 #pragma once
 #include <cstdint>
 #include <optional>

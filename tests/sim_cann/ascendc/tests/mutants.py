@@ -15,13 +15,16 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE.parent
-KERNEL = MODEL.parents[2] / "op_kernel"
+ROOT = MODEL.parents[2]
+KERNEL = ROOT / "op_kernel"
 
-TRANSFER, TABLES, FRAME, INDEX = (
+TRANSFER, TABLES, FRAME, INDEX, WEIGHTS, POINTERS = (
     "sparse_copy_transfer.h",
     "sparse_copy_tables.h",
     "sparse_copy_kernel.h",
     "sparse_copy.h",
+    "sparse_copy_weights.h",
+    "sparse_copy_ptrs.h",
 )
 
 # name: (file, text, replacement)
@@ -75,8 +78,8 @@ MUTANTS = {
     ),
     "one_byte_too_many_stored": (
         TRANSFER,
-        "            Store(first_, slot_[offset_], blocks, bytes, gap);",
-        "            Store(first_, slot_[offset_], blocks, bytes + (blocks == 1), gap);",
+        "            StoreBlocks(first_, slot_[offset_], blocks, bytes, gap);",
+        "            StoreBlocks(first_, slot_[offset_], blocks, bytes + (blocks == 1), gap);",
     ),
     "rows_overlap_in_the_slot": (
         FRAME,
@@ -113,14 +116,22 @@ MUTANTS = {
         "while (cursor.done < row.bytes) {",
         "while (cursor.done + LINE <= row.bytes || cursor.done == 0) {",
     ),
-    "last_component_ignored": (FRAME, "while (cursor.item < form_.Items()) {\n            for", "while (cursor.item < 1) {\n            for"),
+    "last_component_ignored": (
+        FRAME,
+        "while (cursor.item < form_.Items()) {\n            for",
+        "while (cursor.item < 1) {\n            for",
+    ),
     "cut_rows_moved_whole_by_both_cores": (FRAME, "                    Trim(first + cursor.entry, row);\n", ""),
     "cut_of_the_two_cores_differs": (
         FRAME,
         "uint64_t begin = entry == share_.begin.entry ? CutIn(row, share_.begin.byte) : 0;",
         "uint64_t begin = entry == share_.begin.entry ? Min(row.bytes, CutIn(row, share_.begin.byte) + 1) : 0;",
     ),
-    "last_piece_of_the_tables_ignored": (FRAME, "        while (first < end) {", "        while (first + pieceEntries < end) {"),
+    "last_piece_of_the_tables_ignored": (
+        FRAME,
+        "        while (first < end) {",
+        "        while (first + pieceEntries < end) {",
+    ),
     # The contract of values.
     "count_not_clamped": (
         FRAME,
@@ -147,15 +158,85 @@ MUTANTS = {
         "if (false) {",
     ),
     "status_of_another_core": (INDEX, "core_ * SPARSE_COPY_STATUS_PITCH", "core_ / 2 * SPARSE_COPY_STATUS_PITCH"),
+    # Shares by weight, and the pointer form.
+    "scratch_loaded_while_it_is_read": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::S_MTE2>(read_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::S_MTE2>(read_);\n",
+        "",
+    ),
+    "vector_does_not_await_the_load": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(loaded_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(loaded_);\n",
+        "",
+    ),
+    "weights_reloaded_under_the_vector_unit": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(free_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(free_);\n",
+        "",
+    ),
+    "sums_read_before_they_are_there": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::V_S>(summed_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::V_S>(summed_);\n",
+        "",
+    ),
+    "vector_barrier_forgotten": (
+        WEIGHTS,
+        "words);\n        AscendC::PipeBarrier<PIPE_V>();\n        uint32_t whole",
+        "words);\n        uint32_t whole",
+    ),
+    "second_table_not_weighed": (WEIGHTS, "bool both = a.entryBytes != 0 && b.entryBytes != 0;", "bool both = false;"),
+    "weights_of_the_tail_ignored": (WEIGHTS, "if (words % REPEAT_WORDS != 0) {", "if (false) {"),
+    "wrong_half_of_the_words": (
+        WEIGHTS,
+        "static constexpr uint64_t ODD = ~EVEN;",
+        "static constexpr uint64_t ODD = EVEN;",
+    ),
+    "place_of_the_wrong_block": (INDEX, "wanted - before;", "wanted - before + 1;"),
+    "sample_fetch_not_dropped": (FRAME, "if (weigh && !IsEmpty()) {", "if (false) {"),
+    "null_destination_not_refused": (POINTERS, " || row.dst == 0", ""),
+    "negative_length_not_refused": (POINTERS, "if (bytes < 0 || row.src == 0", "if (row.src == 0"),
+    "first_refused_off_by_one": (
+        POINTERS,
+        "static_cast<int64_t>(record.firstBad) - 1",
+        "static_cast<int64_t>(record.firstBad)",
+    ),
+    "records_of_some_cores_forgotten": (
+        POINTERS,
+        "for (uint32_t core = 0; core < cores; ++core) {",
+        "for (uint32_t core = 1; core < cores; ++core) {",
+    ),
+    "long_entries_not_shared": (
+        POINTERS,
+        "return {first + local, local < inBlock ? left : 0};",
+        "return {first + local, 0};",
+    ),
     "every_core_records_the_count": (INDEX, "countClamped_ = core_ == 0;", "countClamped_ = true;"),
 }
+
+
+# Tests that catch most faults within a second: they go first.
+QUICK = [
+    "beyond",
+    "absent",
+    "negative",
+    "counts",
+    "cost_of",
+    "tables",
+    "pointers_refused",
+    "pointers_strided",
+    "one_entry",
+]
 
 
 def run(command, **options):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
 
 
-def try_mutant(name, build):
+def try_mutant(name, build, objects):
     """Returns (caught, what the tests said first, seconds)."""
     begin = time.monotonic()
     folder = build / "mutants" / name
@@ -172,14 +253,18 @@ def try_mutant(name, build):
     compiled = run(["g++", *flags, "-c", MODEL / "kernels" / "sparse_copy_sim.cpp", "-o", glue])
     if compiled.returncode:
         raise SystemExit(f"{name}: does not compile\n{compiled.stdout}")
-    objects = [o for o in sorted(build.glob("*.o")) if o.name != glue.name]
     linked = run(["g++", "-pthread", *objects, glue, "-o", folder / "tests"])
     if linked.returncode:
         raise SystemExit(f"{name}: does not link\n{linked.stdout}")
     try:
-        tests = run([folder / "tests"], env={**os.environ, "TEST_STOP": "1"}, timeout=180)
+        for chosen in (QUICK, []):
+            tests = run([folder / "tests", *chosen], env={**os.environ, "TEST_STOP": "1"}, timeout=300)
+            if tests.returncode:
+                break
         lines = [line.strip() for line in tests.stdout.splitlines()]
-        said = next((line for line in lines if ".cpp:" in line), lines[-1] if lines else f"exit code {tests.returncode}")
+        said = next(
+            (line for line in lines if ".cpp:" in line), lines[-1] if lines else f"exit code {tests.returncode}"
+        )
         caught = tests.returncode != 0
     except subprocess.TimeoutExpired:
         caught, said = True, "ran too long"
@@ -190,13 +275,16 @@ def try_mutant(name, build):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, required=True)
-    parser.add_argument("names", nargs="*", help="only these")
+    parser.add_argument("--objects", nargs="+", required=True, help="everything but the kernels")
+    parser.add_argument("--names", nargs="*", help="only these")
     options = parser.parse_args()
     build = options.build.resolve()
     names = options.names or list(MUTANTS)
     missed = []
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for name, (caught, said, seconds) in zip(names, pool.map(lambda n: try_mutant(n, build), names), strict=True):
+        for name, (caught, said, seconds) in zip(
+            names, pool.map(lambda n: try_mutant(n, build, options.objects), names), strict=True
+        ):
             print(f"{'caught' if caught else 'MISSED'} {name} ({seconds:.1f} s): {said[:160]}", flush=True)
             missed += [] if caught else [name]
     print(f"{len(names) - len(missed)} passed, {len(missed)} failed")

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of the pointer form, run through tiling, launch and both kernels, and compared with a slow reference.
+// One call of the pointer form, run through tiling, launch and both kernels, and compared with a slow
+// reference.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -7,7 +7,8 @@
 
 namespace test {
 
-std::string runLaunch(KernelEntry kernel, const sparse_copy_tiling::Launch& launch, const AscendcSimSettings& settings) {
+std::string runLaunch(KernelEntry kernel, const sparse_copy_tiling::Launch& launch,
+                      const AscendcSimSettings& settings) {
   std::vector<uint64_t> block = launch.arguments;
   auto* arguments = reinterpret_cast<uint8_t*>(block.data());
   stand_in::DeviceMemory tiling(launch.ArgumentBytes() - launch.placeholderDataOffset);

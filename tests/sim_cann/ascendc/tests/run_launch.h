@@ -16,7 +16,9 @@ namespace test {
 
 using KernelEntry = void (*)(void*, uint32_t, uint32_t);
 
-// The placeholder's data goes to device memory and its address to its place. Returns the kernel's fault, or "".
-std::string runLaunch(KernelEntry kernel, const sparse_copy_tiling::Launch& launch, const AscendcSimSettings& settings);
+// The placeholder's data goes to device memory and its address to its place. Returns the kernel's fault, or
+// "".
+std::string runLaunch(KernelEntry kernel, const sparse_copy_tiling::Launch& launch,
+                      const AscendcSimSettings& settings);
 
 }  // namespace test

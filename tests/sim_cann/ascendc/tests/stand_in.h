@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for the simulated runtime: device memory at addresses that are no host pointers, and kernel faults.
+// Stands in for the simulated runtime: device memory at addresses that are no host pointers, and kernel
+// faults.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,10 +8,12 @@
 
 namespace stand_in {
 
-// Memory of the device for as long as the object lives, with guard bytes around it that must keep their value.
+// Memory of the device for as long as the object lives, with guard bytes around it that must keep their
+// value.
 class DeviceMemory {
  public:
-  // The device address is a multiple of 512 plus `shift`. `lazy`: pages take memory only when touched, no guards.
+  // The device address is a multiple of 512 plus `shift`. `lazy`: pages take memory only when touched, no
+  // guards.
   explicit DeviceMemory(uint64_t bytes, uint64_t shift = 0, bool lazy = false);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;

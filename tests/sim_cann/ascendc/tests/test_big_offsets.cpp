@@ -23,8 +23,8 @@ void run(bool large_source, uint32_t index_bytes) {
   for (uint64_t i = 0; i < kEntries; i++) memcpy(table.host() + i * index_bytes, &rows[i], index_bytes);
   for (uint64_t i = 0; i < kEntries; i++)
     for (uint64_t b = 0; b < kRowBytes; b++)
-      (large_source ? large.host() + static_cast<uint64_t>(rows[i]) * kStride : small.host() + i * kRowBytes)[b] =
-          byteOf(static_cast<uint64_t>(rows[i]), b);
+      (large_source ? large.host() + static_cast<uint64_t>(rows[i]) * kStride
+                    : small.host() + i * kRowBytes)[b] = byteOf(static_cast<uint64_t>(rows[i]), b);
 
   sparse_copy_tiling::Request request;
   request.entryCount = kEntries;
@@ -35,7 +35,7 @@ void run(bool large_source, uint32_t index_bytes) {
     request.components = {{small.address(), large.address(), kRowBytes, kStride, 16, kRows, kRowBytes}};
   sparse_copy_tiling::Launch launch;
   CHECK(sparse_copy_tiling::Tile(request, {48, 196608}, launch) == sparse_copy_tiling::Result::LAUNCH);
-  CHECK_EQ(test::runLaunch(sparse_copy_sim, launch, {kAscendcSimLatest, 2, 1, 196608, 0}), "");
+  CHECK_EQ(test::runLaunch(sparse_copy_sim, launch, {kAscendcSimLatest, 2, 1, 196608, 0, 0}), "");
 
   for (uint64_t i = 0; i < kEntries; i++) {
     const uint64_t row = static_cast<uint64_t>(rows[i]);

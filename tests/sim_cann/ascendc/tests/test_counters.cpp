@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel costs in figures that need no hardware: instructions, bytes, balance, rows in flight, shared lines.
+// What the kernel costs in figures that need no hardware: instructions, bytes, balance, rows in flight,
+// shared lines.
 #include <algorithm>
 #include <cstdio>
 
@@ -29,13 +30,15 @@ Cost costOf(const IndexCase& c, const IndexResult& result) {
     ascendcSimCountersOfCore(core, &counters);
     for (size_t i = 0; i < sizeof counters / 8; i++)
       reinterpret_cast<uint64_t*>(&cost.sum)[i] += reinterpret_cast<uint64_t*>(&counters)[i];
-    const uint64_t stored = counters.store_bytes - std::min<uint64_t>(counters.store_bytes, 64);  // without the status
+    const uint64_t stored =
+        counters.store_bytes - std::min<uint64_t>(counters.store_bytes, 64);  // without the status
     heaviest = std::max(heaviest, stored);
     cost.idle_cores += stored == 0;
     cost.least_rows_in_flight =
         std::min(cost.least_rows_in_flight, counters.peak_bytes_in_flight / c.components[0].row_bytes);
   }
-  cost.bytes_over_payload = static_cast<double>(std::max(cost.sum.load_bytes, cost.sum.store_bytes)) / payload;
+  cost.bytes_over_payload =
+      static_cast<double>(std::max(cost.sum.load_bytes, cost.sum.store_bytes)) / payload;
   cost.heaviest_over_mean = static_cast<double>(heaviest) * cores / payload;
   for (auto [address, bytes] : {std::pair{result.src_table, result.src_table_bytes},
                                 std::pair{result.dst_table, result.dst_table_bytes}}) {
@@ -50,14 +53,16 @@ Cost measure(const char* name, IndexCase c) {
   c.order = kAscendcSimLoadsEarly;
   const IndexResult result = runIndexCase(c);
   const Cost cost = costOf(c, result);
-  printf("    %-34s %u cores: loads %llu stores %llu, bytes/payload %.4f, heaviest/mean %.3f, in flight %llu rows, "
-         "scalar loads %llu, shared table lines %llu, barriers %llu, UB %llu\n",
-         name, result.cores, (unsigned long long)cost.sum.load_instructions,
-         (unsigned long long)cost.sum.store_instructions, cost.bytes_over_payload, cost.heaviest_over_mean,
-         (unsigned long long)cost.least_rows_in_flight, (unsigned long long)cost.sum.scalar_global_loads,
-         (unsigned long long)cost.shared_table_lines,
-         (unsigned long long)(cost.sum.all_barriers + cost.sum.pipe_barriers),
-         (unsigned long long)(cost.sum.ub_high_water / ascendcSimCores()));
+  printf(
+      "    %-34s %u cores: loads %llu stores %llu, bytes/payload %.4f, heaviest/mean %.3f, in flight %llu "
+      "rows, "
+      "scalar loads %llu, shared table lines %llu, barriers %llu, UB %llu\n",
+      name, result.cores, (unsigned long long)cost.sum.load_instructions,
+      (unsigned long long)cost.sum.store_instructions, cost.bytes_over_payload, cost.heaviest_over_mean,
+      (unsigned long long)cost.least_rows_in_flight, (unsigned long long)cost.sum.scalar_global_loads,
+      (unsigned long long)cost.shared_table_lines,
+      (unsigned long long)(cost.sum.all_barriers + cost.sum.pipe_barriers),
+      (unsigned long long)(cost.sum.ub_high_water / ascendcSimCores()));
   return cost;
 }
 
@@ -73,7 +78,8 @@ IndexCase gather(uint64_t entries, uint64_t row_bytes, bool scatter = false) {
 
 TEST(cost_of_4096_rows_of_1152_bytes) {
   for (bool scatter : {false, true}) {
-    const Cost cost = measure(scatter ? "4096 x 1152, two tables" : "4096 x 1152, one table", gather(4096, 1152, scatter));
+    const Cost cost =
+        measure(scatter ? "4096 x 1152, two tables" : "4096 x 1152, one table", gather(4096, 1152, scatter));
     CHECK(cost.sum.scalar_global_loads <= 128);
     CHECK(cost.bytes_over_payload <= 1.03);
     CHECK(cost.heaviest_over_mean <= 1.05);

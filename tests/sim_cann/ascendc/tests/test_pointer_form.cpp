@@ -91,7 +91,8 @@ TEST(pointers_cost_of_4096_of_1152_bytes) {
     CHECK_EQ(result.sum.scalar_global_loads, 0u);
     CHECK_EQ(result.sum.all_barriers, 0u);
     printf("    %u-byte lengths: loads %llu stores %llu, bytes/payload %.4f, heaviest/mean %.3f\n", width,
-           (unsigned long long)result.sum.load_instructions, (unsigned long long)result.sum.store_instructions,
+           (unsigned long long)result.sum.load_instructions,
+           (unsigned long long)result.sum.store_instructions,
            static_cast<double>(result.sum.load_bytes) / result.payload,
            static_cast<double>(result.heaviest * result.cores) / result.payload);
   }
@@ -129,7 +130,8 @@ TEST(pointers_nothing_to_copy) {
 
 TEST(pointers_counts) {
   for (uint32_t width : {4, 8})
-    for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{99}, int64_t{100}, int64_t{101}, int64_t{-5}, int64_t{INT32_MAX}}) {
+    for (int64_t count :
+         {int64_t{0}, int64_t{1}, int64_t{99}, int64_t{100}, int64_t{101}, int64_t{-5}, int64_t{INT32_MAX}}) {
       PointerCase c = mixed(100, 500, 8);
       c.count = count;
       c.count_width = width;

@@ -17,7 +17,8 @@ Request gather(uint64_t entries, std::vector<uint64_t> row_bytes, uint32_t entry
   Request request;
   request.entryCount = entries;
   request.srcIndex = {0x1000, entry_bytes, entry_bytes};
-  for (uint64_t bytes : row_bytes) request.components.push_back({0x2000, 0x3000, bytes, bytes, 1000, 100, bytes});
+  for (uint64_t bytes : row_bytes)
+    request.components.push_back({0x2000, 0x3000, bytes, bytes, 1000, 100, bytes});
   return request;
 }
 
@@ -44,7 +45,8 @@ Parts tile(const Request& request, const Platform& platform, Launch& launch) {
 }
 
 uint64_t ubNeeded(const SparseCopyBuffers& b, uint64_t tiling_bytes, uint32_t tables) {
-  return (tiling_bytes + 31) / 32 * 32 + 32 + 64 + uint64_t{2} * tables * b.tableBytes + uint64_t{b.slotCount} * b.slotBytes;
+  return (tiling_bytes + 31) / 32 * 32 + 32 + 64 + uint64_t{2} * tables * b.tableBytes +
+         uint64_t{b.slotCount} * b.slotBytes;
 }
 
 }  // namespace

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/row_loops.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/split.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace torch_offload {
+namespace {
+
+// Rows of scattered memory are fetched ahead: this many bytes of them, and at most this many rows.
+constexpr int64_t kPrefetchBytes = 12 << 10;
+constexpr int64_t kMaxPrefetchRows = 32;
+
+// From this row size on the hardware's own prefetcher follows a row; only its beginning is fetched ahead.
+constexpr int64_t kPrefetchRowBytes = 4 << 10;
+
+int64_t rows_ahead(const RowBlock& block) {
+  return std::min(block.count, std::clamp<int64_t>(kPrefetchBytes / block.bytes, 1, kMaxPrefetchRows));
+}
+
+const std::byte* source_row(const RowBlock& block, int64_t i) {
+  return block.src + block.entries[i].src * block.src_stride;
+}
+
+std::byte* destination_row(const RowBlock& block, int64_t i) {
+  return block.dst + block.entries[i].dst * block.dst_stride;
+}
+
+void prefetch_row(const std::byte* row, int64_t bytes) {
+  const std::byte* end = row + std::min(bytes, kPrefetchRowBytes);
+  for (; row < end; row += kCacheLine) __builtin_prefetch(row);
+}
+
+}  // namespace
+
+void copy_rows_portable(const RowBlock& block) {
+  const int64_t ahead = rows_ahead(block);
+  for (int64_t i = 0; i < ahead; ++i) prefetch_row(source_row(block, i), block.bytes);
+  for (int64_t i = 0; i < block.count; ++i) {
+    if (i + ahead < block.count) prefetch_row(source_row(block, i + ahead), block.bytes);
+    std::memcpy(destination_row(block, i), source_row(block, i), static_cast<size_t>(block.bytes));
+  }
+}
+
+#if defined(__x86_64__)
+
+__attribute__((target("avx2"))) static inline void copy_line_avx2(std::byte* dst, const std::byte* src) {
+  const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src));
+  const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + 32));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), low);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + 32), high);
+}
+
+__attribute__((target("avx2"))) void copy_rows_avx2(const RowBlock& block) {
+  const int64_t bytes = block.bytes;
+  if (bytes < kCacheLine || bytes > kPrefetchRowBytes) return copy_rows_portable(block);
+  const int64_t ahead = rows_ahead(block);
+  for (int64_t i = 0; i < ahead; ++i) prefetch_row(source_row(block, i), bytes);
+  for (int64_t i = 0; i < block.count; ++i) {
+    std::byte* dst = destination_row(block, i);
+    const std::byte* src = source_row(block, i);
+    // Behind the last row there is nothing to fetch: the row itself is in the cache and costs nothing.
+    const std::byte* later = i + ahead < block.count ? source_row(block, i + ahead) : src;
+    int64_t at = 0;
+    for (; at + kCacheLine <= bytes; at += kCacheLine) {
+      __builtin_prefetch(later + at);
+      copy_line_avx2(dst + at, src + at);
+    }
+    // The rest as a whole line that ends with the row. The last byte's line is a line of its own when the row is not
+    // aligned to lines.
+    __builtin_prefetch(later + bytes - 1);
+    if (at < bytes) copy_line_avx2(dst + bytes - kCacheLine, src + bytes - kCacheLine);
+  }
+}
+
+#endif
+
+RowLoop best_row_loop() {
+#if defined(__x86_64__)
+  static const RowLoop best = __builtin_cpu_supports("avx2") ? &copy_rows_avx2 : &copy_rows_portable;
+  return best;
+#else
+  return &copy_rows_portable;
+#endif
+}
+
+}  // namespace torch_offload

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decodes over a real text with the KV cache in host memory, and proves every step.
+
+The cache of every layer lives in a `HostPool`. Each step, in each layer: the new token's rows are appended to the host,
+the indexer scores all tokens and selects the best, one `sparse_copy` moves their rows (latent and rotary keys) into one
+small buffer, and attention reads that buffer. Only the indexer's keys and the buffer stay on the device.
+
+Every layer of every step is checked: the same attention over rows taken straight from a complete resident copy of the
+cache must give the same bits. The resident copy exists for that check alone.
+
+The text's first bytes are the context. Their rows are computed without attention among them (each token by itself,
+layer by layer): what matters here is that the cache is full of distinct rows. The bytes behind the context are then
+decoded one by one, each fed to the model as it stands in the text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import torch
+from dsa_model import CACHE_DTYPE, INDEX_KEY, LATENT, ROPE, Cache, Decoder, Layer, attend, cache_rows, mix, select
+from report import note_progress, plot_steps, print_table, size
+from torch import Tensor
+
+import torch_offload
+
+PREFILL_CHUNK = 4096
+
+
+class OffloadedDecoder:
+    """The decoder with its cache in a host pool, and a resident copy of the cache to check against.
+
+    Args:
+        decoder (Decoder): Weights.
+        capacity (int): Tokens that the cache can hold.
+        top_k (int): Rows that attention reads.
+        device (torch.device): Where the arithmetic runs.
+    """
+
+    def __init__(self, decoder: Decoder, capacity: int, top_k: int, device: torch.device) -> None:
+        self.decoder = decoder
+        self.top_k = top_k
+        layers = len(decoder.layers)
+        row_bytes = (LATENT + ROPE) * CACHE_DTYPE.itemsize
+        # A little more than the rows, because each block is rounded up to the alignment.
+        self.pool = torch_offload.HostPool(layers * (capacity * row_bytes + 4096), name="kv_cache")
+        self.host = [self._cache(self.pool.empty, capacity) for _ in range(layers)]
+        self.resident = [self._cache(torch.empty, capacity) for _ in range(layers)]
+        self.index_keys = [torch.zeros(capacity, INDEX_KEY, dtype=CACHE_DTYPE, device=device) for _ in range(layers)]
+        self.buffer = self._cache(torch.zeros, top_k)
+        self.copy_seconds = 0.0
+
+    @staticmethod
+    def _cache(make, rows: int) -> Cache:
+        return Cache(make((rows, LATENT), dtype=CACHE_DTYPE), make((rows, ROPE), dtype=CACHE_DTYPE))
+
+    def prefill(self, tokens: Tensor) -> None:
+        """Fills the caches of all layers with the rows of the context `[tokens]`."""
+        for begin in range(0, len(tokens), PREFILL_CHUNK):
+            positions = torch.arange(begin, min(begin + PREFILL_CHUNK, len(tokens)))
+            hidden = self.decoder.embed(tokens[positions])
+            for number, layer in enumerate(self.decoder.layers):
+                latent, rope, index_key = cache_rows(layer, hidden, positions)
+                for cache in (self.host[number], self.resident[number]):
+                    cache.latent[positions[0] : positions[-1] + 1] = latent
+                    cache.rope[positions[0] : positions[-1] + 1] = rope
+                self.index_keys[number][positions[0] : positions[-1] + 1] = index_key
+                hidden = hidden + mix(layer, hidden)
+
+    def layer_step(self, layer: Layer, host: Cache, index_keys: Tensor, hidden: Tensor, position: Tensor):
+        """One token through one layer, reading the cache in host memory.
+
+        Returns:
+            The next hidden state `[1, HIDDEN]`, the selected rows `[top_k]`, and the new token's latent and rotary
+            rows, which the caller also puts into the resident copy.
+        """
+        latent, rope, index_key = cache_rows(layer, hidden, position.view(1))
+        torch_offload.sparse_copy([host.latent, host.rope], [latent, rope], dst_index=position.view(1))
+        index_keys.index_copy_(0, position.view(1), index_key)
+        selected = select(layer, hidden, index_keys, position, self.top_k)
+        self.fetch(host, selected)
+        return attend(layer, hidden, position, self.buffer.latent, self.buffer.rope), selected, latent, rope
+
+    def fetch(self, host: Cache, selected: Tensor) -> None:
+        """Moves the selected rows of all components into the buffer: the job of this package."""
+        if torch.compiler.is_compiling():
+            self._fetch(host, selected)
+            return
+        start = time.perf_counter()
+        self._fetch(host, selected)
+        self.copy_seconds += time.perf_counter() - start
+
+    def _fetch(self, host: Cache, selected: Tensor) -> None:
+        torch_offload.sparse_copy([self.buffer.latent, self.buffer.rope], [host.latent, host.rope], src_index=selected)
+
+
+def resident_step(layer: Layer, resident: Cache, hidden: Tensor, position: Tensor, selected: Tensor):
+    """The same attention over rows straight from the resident cache; returns the hidden state and the rows."""
+    latent = resident.latent.index_select(0, selected)
+    rope = resident.rope.index_select(0, selected)
+    return attend(layer, hidden, position, latent, rope), latent, rope
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Compares bytes, so that NaN equals itself and -0.0 is not 0.0."""
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+def decode(model: OffloadedDecoder, text: Tensor, context: int, steps: int, *, compiled: bool) -> list[float]:
+    """Decodes `steps` tokens behind the context; returns the seconds of each step, without its check.
+
+    Raises:
+        SystemExit: A step differs from the resident cache.
+    """
+    layer_step, check_step = model.layer_step, resident_step
+    if compiled:
+        layer_step = torch.compile(layer_step, fullgraph=True)
+        check_step = torch.compile(check_step, fullgraph=True)
+    step_seconds = []
+    begin = time.perf_counter()
+    for step in range(steps):
+        position = torch.tensor(context + step)
+        hidden = model.decoder.embed(text[context + step : context + step + 1])
+        seconds = 0.0
+        for number, layer in enumerate(model.decoder.layers):
+            resident = model.resident[number]
+            start = time.perf_counter()
+            after, selected, latent, rope = layer_step(
+                layer, model.host[number], model.index_keys[number], hidden, position
+            )
+            seconds += time.perf_counter() - start
+            resident.latent[context + step] = latent[0]
+            resident.rope[context + step] = rope[0]
+            expected, latent_rows, rope_rows = check_step(layer, resident, hidden, position, selected)
+            rows_equal = same_bits(model.buffer.latent, latent_rows) and same_bits(model.buffer.rope, rope_rows)
+            if not (rows_equal and same_bits(after, expected)):
+                what = "attention" if rows_equal else "rows"
+                raise SystemExit(f"step {step}, layer {number}: the {what} differ from those of the resident cache")
+            hidden = after
+        step_seconds.append(seconds)
+        note_progress(step + 1, steps, time.perf_counter() - begin)
+    return step_seconds
+
+
+def read_text(path: str | None, least: int) -> Tensor:
+    """Returns the bytes of a file, or of the sources of Python's standard library, as int64 `[least]`.
+
+    Raises:
+        SystemExit: The file cannot be read or is too short.
+    """
+    if path is not None:
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise SystemExit(f"--text: expected a readable file, got {path}: {error.strerror}") from None
+    else:
+        data = b""
+        for source in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+            if len(data) >= least:
+                break
+            data += source.read_bytes()
+    if len(data) < least:
+        raise SystemExit(f"--text: expected at least {least} bytes (--context and --steps), got {len(data)}")
+    return torch.frombuffer(bytearray(data[:least]), dtype=torch.uint8).to(torch.int64)
+
+
+def report(model: OffloadedDecoder, args: argparse.Namespace, step_seconds: list[float]) -> dict[str, object]:
+    """Returns the figures of a run."""
+    layers = len(model.decoder.layers)
+    row_bytes = (LATENT + ROPE) * CACHE_DTYPE.itemsize
+    # The first step compiles or warms up.
+    timed = step_seconds[1:] or step_seconds
+    copied = args.steps * layers * args.top_k * row_bytes
+    capacity = args.context + args.steps
+    buffer_bytes = model.buffer.latent.nbytes + model.buffer.rope.nbytes
+    index_bytes = sum(keys.nbytes for keys in model.index_keys)
+    stats = model.pool.stats()
+    return {
+        "checked": f"{args.steps} steps x {layers} layers, all bit-identical to the resident cache",
+        "steps": args.steps,
+        "layers": layers,
+        "compiled": args.compile,
+        "tokens_per_s": len(timed) / sum(timed),
+        "rows_per_step": layers * args.top_k,
+        "bytes_per_step": layers * args.top_k * row_bytes,
+        "copy_gb_per_s": None if args.compile else copied / model.copy_seconds / 1e9,
+        "copy_share": None if args.compile else model.copy_seconds / sum(step_seconds),
+        "device_cache_bytes": buffer_bytes + index_bytes,
+        "device_buffer_bytes": buffer_bytes,
+        "full_cache_bytes": layers * capacity * row_bytes + index_bytes,
+        "pool": {
+            "capacity": stats.capacity,
+            "used": stats.used,
+            "free": stats.free,
+            "peak": stats.peak,
+            "live_blocks": stats.live_blocks,
+            "page_size": stats.page_size,
+        },
+        "step_seconds": step_seconds,
+    }
+
+
+def show(figures: dict, args: argparse.Namespace) -> None:
+    """Prints the figures as a table."""
+    pool = figures["pool"]
+    copy = "inside the compiled step"
+    if figures["copy_gb_per_s"] is not None:
+        copy = f"{figures['copy_gb_per_s']:.2f} GB/s, {figures['copy_share']:.0%} of the step"
+    print_table(
+        f"DSA decode, {args.context} tokens of context, top-k {args.top_k}, {'compiled' if args.compile else 'eager'}",
+        [
+            ("checked", figures["checked"]),
+            ("speed", f"{figures['tokens_per_s']:.1f} tokens/s"),
+            ("moved per step", f"{figures['rows_per_step']} rows, {figures['bytes_per_step'] / 1e6:.2f} MB"),
+            ("copy", copy),
+            (
+                "device holds",
+                f"{size(figures['device_cache_bytes'])} ({size(figures['device_buffer_bytes'])} of rows, "
+                f"the rest are the indexer's keys) of a full cache of {size(figures['full_cache_bytes'])}",
+            ),
+            (
+                "host pool",
+                f"{size(pool['used'])} used in {pool['live_blocks']} blocks, {size(pool['free'])} free, "
+                f"peak {size(pool['peak'])}, pages of {size(pool['page_size'])}",
+            ),
+        ],
+    )
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", metavar="FILE", help="decode over its bytes (default: Python's standard library)")
+    parser.add_argument("--context", type=int, default=32768, help="tokens before the first step (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=128, help="tokens to decode (default %(default)s)")
+    parser.add_argument("--layers", type=int, default=4, help="(default %(default)s)")
+    parser.add_argument("--top-k", type=int, default=2048, help="rows that attention reads (default %(default)s)")
+    parser.add_argument("--threads", type=int, default=0, help="torch's intra-op threads (default: torch's own)")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights (default %(default)s)")
+    parser.add_argument("--device", default="cpu", choices=["cpu"], help="where the arithmetic runs")
+    parser.add_argument("--compile", action="store_true", help="run the step under torch.compile(fullgraph=True)")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw rows moved and time per step")
+    parser.add_argument("--json", metavar="FILE", help="write the figures")
+    args = parser.parse_args(argv)
+    for name in ("context", "steps", "layers", "top_k"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
+    if args.top_k > args.context:
+        parser.error(f"--top-k: expected at most the {args.context} tokens of --context, got {args.top_k}")
+    if args.threads < 0:
+        parser.error(f"--threads: expected at least 0, got {args.threads}")
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the example."""
+    args = parse_arguments(argv)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    text = read_text(args.text, args.context + args.steps)
+    with torch.no_grad():
+        model = OffloadedDecoder(
+            Decoder(args.layers, args.seed, args.device), len(text), args.top_k, torch.device(args.device)
+        )
+        print(f"filling the cache with {args.context} tokens in {args.layers} layers", file=sys.stderr)
+        model.prefill(text[: args.context])
+        step_seconds = decode(model, text, args.context, args.steps, compiled=args.compile)
+    figures = report(model, args, step_seconds)
+    show(figures, args)
+    if args.json:
+        Path(args.json).write_text(json.dumps(figures, indent=2))
+    if args.plot:
+        rows = [figures["rows_per_step"]] * args.steps
+        plot_steps(args.plot, rows, step_seconds, f"DSA decode over {args.context} tokens")
+        print(f"  plot in {args.plot}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main job, in a small configuration: examples/dsa_decode.py."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_offload
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SMALL = ["--context", "600", "--steps", "3", "--layers", "2", "--top-k", "64"]
+
+
+def run(*arguments):
+    command = [sys.executable, str(EXAMPLES / "dsa_decode.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture
+def example(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import dsa_decode
+
+    return dsa_decode
+
+
+@pytest.mark.parametrize("mode", [[], ["--compile"]], ids=["eager", "compiled"])
+def test_every_step_equals_the_resident_cache(mode, tmp_path):
+    figures_file = tmp_path / "figures.json"
+    result = run(*SMALL, *mode, "--json", str(figures_file))
+    assert result.returncode == 0, result.stderr
+    assert "3 steps x 2 layers, all bit-identical" in result.stdout
+    figures = json.loads(figures_file.read_text())
+    assert figures["rows_per_step"] == 2 * 64
+    assert figures["bytes_per_step"] == 2 * 64 * (512 + 64) * 2
+    assert figures["device_buffer_bytes"] == 64 * (512 + 64) * 2
+    assert figures["pool"]["used"] >= 2 * 603 * (512 + 64) * 2
+    assert figures["pool"]["live_blocks"] == 4
+    assert len(figures["step_seconds"]) == 3
+
+
+def test_plot(tmp_path):
+    result = run(*SMALL, "--plot", str(tmp_path / "steps.png"))
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_wrong_byte_is_found(example, monkeypatch):
+    copy = torch_offload.sparse_copy
+
+    def copy_and_damage(dst, src, dst_index=None, src_index=None, **options):
+        copy(dst, src, dst_index, src_index, **options)
+        if src_index is not None:
+            dst[1][13].view(torch.uint8)[5] ^= 1
+
+    monkeypatch.setattr(torch_offload, "sparse_copy", copy_and_damage)
+    with pytest.raises(SystemExit, match="step 0, layer 0: the rows differ from those of the resident cache"):
+        example.main(SMALL)
+
+
+def test_wrong_attention_is_found(example, monkeypatch):
+    def attend(layer, hidden, position, latent, rope, attend=example.attend):
+        damaged = latent.clone()
+        damaged[7, 3] += 1
+        return attend(layer, hidden, position, damaged, rope)
+
+    class Damaged(example.OffloadedDecoder):
+        def layer_step(self, layer, host, index_keys, hidden, position):
+            out, selected, latent, rope = super().layer_step(layer, host, index_keys, hidden, position)
+            out = attend(layer, hidden, position, self.buffer.latent, self.buffer.rope)
+            return out, selected, latent, rope
+
+    monkeypatch.setattr(example, "OffloadedDecoder", Damaged)
+    with pytest.raises(SystemExit, match="step 0, layer 0: the attention differ"):
+        example.main(SMALL)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text", "no_such_file"], "--text: expected a readable file, got no_such_file"),
+        (["--top-k", "601"], "--top-k: expected at most the 600 tokens of --context, got 601"),
+        (["--steps", "0"], "--steps: expected at least 1, got 0"),
+        (["--threads", "-1"], "--threads: expected at least 0, got -1"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    result = run(*SMALL, *arguments)
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_text_that_is_too_short(tmp_path):
+    text = tmp_path / "short.txt"
+    text.write_bytes(b"x" * 602)
+    result = run(*SMALL, "--text", str(text))
+    assert result.returncode != 0
+    assert "--text: expected at least 603 bytes (--context and --steps), got 602" in result.stderr

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What compiles a call again, and what does not."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from graphs import BACKENDS, assert_same_bytes, compile_counted
+from torch import Tensor
+
+from torch_offload import sparse_copy
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled"),
+]
+
+
+def copy(dst, src, dst_index=None, src_index=None, count=None):
+    sparse_copy(dst, src, dst_index, src_index, count=count)
+
+
+def pages(*shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True, None])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_values_do_not_recompile(backend: str, dynamic: bool | None):
+    compiled, counter = compile_counted(copy, backend, dynamic=dynamic)
+    src = pages(9, 4)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for n in range(5):
+            for values in ([0, 1, 2, 3], [-1, 7, 7, 2]):
+                expected, actual = pages(8, 4), pages(8, 4)
+                index, count = torch.tensor(values), torch.tensor([n])
+                copy(expected, src, index, index + 1, count)
+                compiled(actual, src, index, index + 1, count)
+                assert torch.equal(actual, expected)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_row_counts_compile_the_special_and_the_dynamic_variants_only(backend: str):
+    compiled, counter = compile_counted(copy, backend, dynamic=True)
+    for rows in (0, 1, 2, 7, 4096):
+        expected, actual, src = pages(rows, 4), pages(rows, 4), pages(rows + 3, 4)
+        index = torch.arange(rows).flip(0)
+        copy(expected, src, index, index + 3)
+        compiled(actual, src, index, index + 3)
+        assert torch.equal(actual, expected)
+    assert counter.frame_count <= 3  # 0, 1 and any other
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_row_counts_become_dynamic_by_themselves(backend: str):
+    compiled, counter = compile_counted(copy, backend)
+    for rows in (8, 9, 100, 17, 4096, 2):
+        expected, actual, src = pages(rows, 4), pages(rows, 4), pages(rows + 3, 4)
+        copy(expected, src[:rows])
+        compiled(actual, src[:rows])
+        assert torch.equal(actual, expected)
+    assert counter.frame_count == 2  # the first shape, then any
+
+
+# AOTAutograd does not guard that inputs which did not share bytes at first never will; a function of plain in-place
+# operations is wrong then too. inductor writes in place, and so our calls stay right or are refused.
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_distinct_then_of_one_storage_then_overlapping(backend: str, dynamic: bool):
+    compiled, counter = compile_counted(copy, backend, dynamic=dynamic)
+    index = torch.tensor([3, 0, 2]), torch.tensor([1, 4, 0])
+
+    def both(dst_of: Callable[[Tensor], list[Tensor]]) -> None:
+        expected, actual = pages(2, 8, 4), pages(2, 8, 4)
+        src = [pages(9, 4), pages(10, 4)[:9]]
+        copy(dst_of(expected), src, *index)
+        compiled(dst_of(actual), src, *index)
+        assert_same_bytes(actual, expected)
+
+    both(lambda kv: [kv[0], kv[1].clone()])
+    both(lambda kv: [kv[0], kv[1]])
+    assert counter.frame_count == 1
+    if backend == "inductor":
+        both(lambda kv: [kv.view(16, 4)[:8], kv.view(16, 4)[2:10]])  # the later component wins
+        both(lambda kv: [kv.view(16, 4)[2:10], kv.view(16, 4)[:8]])
+
+
+@pytest.mark.parametrize("components", [1, 2, 5])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_overlap_that_appears_at_run_time_is_refused(dynamic: bool, components: int):
+    compiled, _ = compile_counted(copy, "inductor", dynamic=dynamic)
+    index = torch.tensor([3, 0, 2]), torch.tensor([1, 4, 0])
+    rest = [pages(8, 4 + c) for c in range(components - 1)], [pages(8, 4 + c) for c in range(components - 1)]
+    compiled([*rest[0], pages(8, 4)], [*rest[1], pages(8, 4)], *index)
+    pool = pages(20, 4)
+    before = pool.clone()
+    with pytest.raises(ValueError, match="not to overlap what the call reads"):
+        compiled([*rest[0], pool[:8]], [*rest[1], pool[4:12]], *index)
+    assert torch.equal(pool, before)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_overlap_of_the_first_call_is_refused(backend: str):
+    compiled, _ = compile_counted(copy, backend)
+    pool = pages(20, 4)
+    before = pool.clone()
+    with pytest.raises(Exception, match="not to overlap what the call reads"):
+        compiled([pool[:8], pages(8, 3)], [pool[4:12], pages(8, 3)])
+    assert torch.equal(pool, before)
