@@ -71,7 +71,7 @@ void record_host_memory(const at::Tensor& tensor, const c10_npu::NPUStream& stre
   if (!tensor.is_cpu() || tensor.numel() == 0) return;
   const c10::Storage& storage = tensor.storage();
   at::getHostAllocator(at::kPrivateUse1)
-      ->record_event(storage.mutable_data(), storage.data_ptr().get_context(), stream.unwrap());
+      ->record_event(const_cast<void*>(storage.data()), storage.data_ptr().get_context(), stream.unwrap());
 }
 
 }  // namespace

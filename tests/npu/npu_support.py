@@ -223,3 +223,8 @@ def simulated_kernels(**values: int) -> Iterator[None]:
     finally:
         torch.npu.synchronize()
         library.ascendcSimSetSettings(ctypes.byref(before))
+
+
+def cores_of_the_last_launch() -> int:
+    torch.npu.synchronize()
+    return ctypes.CDLL(KERNEL).ascendcSimCores()

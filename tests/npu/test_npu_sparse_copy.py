@@ -81,6 +81,20 @@ def test_numbers_of_cores(cores):
 
 def all_cases_in_two_orders():
     all_cases(orders=["latest", "earliest"])
+    check(lambda: scattered(4096, shape=(256,)))
+    assert support.cores_of_the_last_launch() == int(os.environ["TORCH_OFFLOAD_NPU_CORES"])
+
+
+@own_process()
+def test_core_limit_of_a_stream():
+    check(lambda: scattered(4096, shape=(256,)))
+    assert support.cores_of_the_last_launch() == 48
+    torch.npu.set_stream_limit(torch.npu.current_stream(), 3, 6)
+    check(lambda: scattered(4096, shape=(256,)))
+    assert support.cores_of_the_last_launch() == 6
+    torch.npu.reset_stream_limit(torch.npu.current_stream())
+    check(lambda: scattered(4096, shape=(256,)))
+    assert support.cores_of_the_last_launch() == 48
 
 
 @support.simulator
