@@ -14,21 +14,26 @@ import torch_offload
 
 
 def copy_chain(length=200):
-    """Each copy reads what the one before it has written; operators of torch_npu lie between."""
+    """Each copy reads what the one before it has written; operators of torch_npu lie between.
+
+    Nothing in the loop waits: with the task queue on, a launch that went past it would overtake what it holds.
+    """
     rows, n = 64, 40
     generator = torch.Generator().manual_seed(3)
     host = torch.randint(0, 1000, (rows, 16), generator=generator)
-    a, b = host.to(DEVICE), torch.zeros_like(host).to(DEVICE)
     other = torch.zeros_like(host)
-    for step in range(length):
-        to = torch.randperm(rows, generator=generator)[:n]
-        of = torch.randperm(rows, generator=generator)[:n]
-        torch_offload.sparse_copy(b, a, to.to(DEVICE), of.to(DEVICE))
+    a, b = host.to(DEVICE), other.to(DEVICE)
+    tables = [[torch.randperm(rows, generator=generator)[:n] for _ in range(2)] for _ in range(length)]
+    on_device = [[table.to(DEVICE) for table in pair] for pair in tables]
+    for to, of in on_device:
+        for _ in range(3):
+            a += 1
+        torch_offload.sparse_copy(b, a, to, of)
+        a, b = b, a
+    for to, of in tables:
+        host += 3
         other[to] = host[of]
-        if step % 10 == 0:
-            b += 1
-            other += 1
-        a, b, host, other = b, a, other, host
+        host, other = other, host
     assert torch.equal(a.cpu(), host)
     assert torch.equal(b.cpu(), other)
 
