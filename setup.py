@@ -47,6 +47,7 @@ TORCH_SOURCES = [
     "csrc/cpu/sparse_copy.cpp",
     "csrc/python_bindings.cpp",
     "csrc/pool_bindings.cpp",
+    "csrc/pool_tensors.cpp",
 ]
 
 COMPILE_ARGS = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-g0"]
