@@ -15,6 +15,7 @@ import importlib.util
 import mmap
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -86,6 +87,15 @@ def registered_memory() -> Iterator[RegisteredMemory]:
         memory.close()
 
 
+@contextlib.contextmanager
+def much_memory() -> Iterator[None]:
+    """Lets tests allocate tens of GiB on the simulator, of which they touch little."""
+    with sim_cann.changed(SIM_BUDGET_MB=40_000) if ON_SIMULATOR else contextlib.nullcontext():
+        yield
+        torch.npu.synchronize()
+        torch.npu.empty_cache()
+
+
 # Samples elsewhere.
 
 
@@ -142,7 +152,7 @@ def repeated_rows(sample: Sample) -> list[int]:
     if sample.dst_index is None:
         return []
     rows = sample.dst_index.tolist()[: None if sample.count is None else int(sample.count.item())]
-    return sorted({row for row in rows if row >= 0 and rows.count(row) > 1})
+    return sorted(row for row, times in Counter(rows).items() if row >= 0 and times > 1)
 
 
 def check(make: Callable[[], Sample], place: Callable[[Sample], Sample] = on_device, calls: int = 1) -> None:

@@ -126,6 +126,11 @@ def test_destinations_that_share_bytes_are_written_in_order():
 
 
 def test_rows_beyond_4_gib():
+    with support.much_memory():
+        copy_far_rows()
+
+
+def copy_far_rows():
     rows = (1 << 32) // 512 + 5
     src = torch.empty(rows, 512, dtype=torch.uint8, device=DEVICE)
     dst = torch.empty(rows, 512, dtype=torch.uint8, device=DEVICE)
@@ -138,13 +143,18 @@ def test_rows_beyond_4_gib():
         assert torch.equal(dst[row].cpu(), data)
 
 
-def test_host_rows_beyond_4_gib_of_offset(registered):
+def test_strides_beyond_2_gib(registered):
     """Layers of a large pool: little memory, far apart."""
+    host = torch.randint(0, 256, (3, 64), dtype=torch.uint8)
+    src = registered.copy_of(host.flatten()).view(3, 64)
+    with support.much_memory():
+        copy_to_far_layers(src, host)
+
+
+def copy_to_far_layers(src, host):
     stride = (1 << 31) + 4096
     storage = torch.empty(3 * stride, dtype=torch.uint8, device=DEVICE)
     pool = storage.as_strided((3, 64), (stride, 1), 17)
-    host = torch.randint(0, 256, (3, 64), dtype=torch.uint8)
-    src = registered.copy_of(host.flatten()).view(3, 64)
     torch_offload.sparse_copy(pool, src, torch.tensor([2, 0, 1]).to(DEVICE), torch.tensor([0, 1, 2]).to(DEVICE))
     assert torch.equal(pool[2].cpu(), host[0])
     assert torch.equal(pool[1].cpu(), host[2])
