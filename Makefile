@@ -19,7 +19,7 @@ demo: build  ## decode over a real text with the cache in a host pool
 	$(BIN)/python examples/dsa_decode.py
 
 demo-npu: build-npu simulator  ## the same with the cache of a simulated NPU
-	$(ON_SIMULATOR) $(NPU_BIN)/python examples/dsa_decode.py --device npu
+	$(ON_SIMULATOR) $(NPU_BIN)/python examples/dsa_decode.py --device npu --context 4096 --steps 16
 
 test: test-cpp test-python test-simulator test-npu  ## everything
 
@@ -30,7 +30,7 @@ test-cpp:
 	$(MAKE) -j $(MAX_JOBS) -C tests/cpp test
 
 test-npu: build-npu simulator  ## torch_npu and our kernels on the simulated runtime
-	$(ON_SIMULATOR) $(NPU_BIN)/pytest -q tests/npu
+	PYTHONSAFEPATH=1 $(ON_SIMULATOR) $(NPU_BIN)/pytest -q tests/npu
 
 test-simulator: simulator  ## the simulated runtime, the kernels on the AscendC model, and faults that must be caught
 	$(MAKE) -C tests/sim_cann test PYTHON=$(abspath $(NPU_BIN)/python)
@@ -80,8 +80,8 @@ $(VENV)/.built: $(VENV)/.torch $(SOURCES)
 # The NPU part has an environment of its own, because torch imports torch_npu wherever that is installed. The package
 # is installed there, not linked: both environments would compile into the same files. Folders of one's own
 # (build_base) for what is compiled, too.
-ON_SIMULATOR = SIM_CANN_BUILD=build/sim_cann TORCH_OFFLOAD_NPU_KERNEL=$(SIM_KERNEL) PYTHONSAFEPATH=1 tests/sim_cann/run
-SIM_KERNEL := $(abspath build/sim_cann/kernels/sparse_copy.o.so)
+ON_SIMULATOR = SIM_CANN_BUILD=build/sim_cann TORCH_OFFLOAD_NPU_KERNEL=$(SIM_KERNEL) tests/sim_cann/run
+SIM_KERNEL := $(abspath build/sim_cann/kernels/sparse_copy_kernels.so)
 
 build-npu: $(NPU_VENV)/.built
 

@@ -42,7 +42,9 @@ SIM_UNARY(LogicalNot, logical_not)
 SIM_UNARY(Neg, neg)
 SIM_UNARY(Reciprocal, reciprocal)
 SIM_UNARY(Relu, relu)
+SIM_UNARY(Rsqrt, rsqrt)
 SIM_UNARY(Sigmoid, sigmoid)
+SIM_UNARY(Silu, silu)
 SIM_UNARY(Sin, sin)
 SIM_UNARY(Sqrt, sqrt)
 SIM_UNARY(Tanh, tanh)
@@ -116,6 +118,9 @@ SIM_COMPARE(Le, le)
 SIM_ALPHA(Add, add)
 SIM_ALPHA(Sub, sub)
 
+SIM_OP(aclnnPowScalarTensor, Scalar a, Tensor b, Tensor out) {
+  SIM_RUN([a = a->value, b = *b, out = *out] { view(out).copy_(at::pow(a, view(b))); });
+}
 SIM_OP(aclnnClamp, Tensor a, Scalar low, Scalar high, Tensor out) {
   std::optional<c10::Scalar> least, most;
   if (low) least = low->value;
