@@ -21,6 +21,9 @@ demo: build  ## decode over a real text with the cache in a host pool
 demo-npu: build-npu simulator  ## the same with the cache of a simulated NPU
 	$(ON_SIMULATOR) $(NPU_BIN)/python examples/dsa_decode.py --device npu --context 4096 --steps 16
 
+# Threads of a test wait asleep: on a shared machine spinning ones keep the one that they wait for from running.
+test test-python test-npu: export OMP_WAIT_POLICY ?= passive
+
 test: test-cpp test-python test-simulator test-npu  ## everything
 
 test-python: build
