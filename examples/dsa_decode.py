@@ -29,7 +29,6 @@ from pathlib import Path
 # keep the one that they wait for from running. OpenMP reads it when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-# ruff: noqa: E402
 import torch
 from dsa_model import CACHE_DTYPE, INDEX_KEY, LATENT, ROPE, Cache, Decoder, Layer, attend, cache_rows, mix, select
 from report import note_progress, plot_steps, print_table, size
