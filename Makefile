@@ -12,7 +12,8 @@ SOURCES := setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* op_host/* op_k
 PYTHON_DIRS := torch_offload tests benchmarks examples setup.py
 CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' 'benchmarks/*.cpp')
 
-.PHONY: demo demo-npu test test-python test-cpp test-npu test-npu-hardware build-npu simulator lint format sanitize bench build clean
+.PHONY: demo demo-npu test test-python test-cpp test-simulator test-npu test-npu-hardware build build-npu simulator \
+    lint format sanitize sanitize-simulator bench clean
 
 demo: build  ## decode over a real text with the cache in a host pool
 	$(BIN)/python examples/dsa_decode.py
@@ -20,16 +21,24 @@ demo: build  ## decode over a real text with the cache in a host pool
 demo-npu: build-npu simulator  ## the same with the cache of a simulated NPU
 	$(ON_SIMULATOR) $(NPU_BIN)/python examples/dsa_decode.py --device npu --context 4096 --steps 16
 
-test: test-cpp test-python test-npu  ## everything
+# Threads of a test wait asleep: on a shared machine spinning ones keep the one that they wait for from running.
+test test-python test-npu: export OMP_WAIT_POLICY ?= passive
+
+test: test-cpp test-python test-simulator test-npu  ## everything
 
 test-python: build
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --ignore=tests/npu
 
 test-cpp:
 	$(MAKE) -j $(MAX_JOBS) -C tests/cpp test
 
 test-npu: build-npu simulator  ## torch_npu and our kernels on the simulated runtime
 	PYTHONSAFEPATH=1 $(ON_SIMULATOR) $(NPU_BIN)/pytest -q tests/npu
+
+test-simulator: simulator  ## the simulated runtime, the kernels on the AscendC model, and faults that must be caught
+	$(MAKE) -C tests/sim_cann test PYTHON=$(abspath $(NPU_BIN)/python)
+	$(MAKE) -j $(MAX_JOBS) -C tests/sim_cann/ascendc test
+	$(MAKE) -C tests/sim_cann/ascendc mutants
 
 # In an environment of CANN, with the package built and its kernels compiled: whatever `python` that is.
 NPU_PYTHON ?= python3
@@ -38,6 +47,10 @@ test-npu-hardware:  ## the same tests on a real NPU, less what only the simulato
 
 sanitize:  ## the C++ tests under AddressSanitizer with UBSan, and under ThreadSanitizer
 	$(MAKE) -j $(MAX_JOBS) -C tests/cpp sanitize
+
+sanitize-simulator: simulator  ## the same of the simulated runtime and of the kernels on the AscendC model
+	$(MAKE) -C tests/sim_cann asan tsan PYTHON=$(abspath $(NPU_BIN)/python)
+	$(MAKE) -C tests/sim_cann/ascendc asan tsan
 
 bench: build  ## print the measured ratios
 	$(BIN)/python benchmarks/bench_sparse_copy.py

@@ -52,6 +52,7 @@ TORCH_SOURCES = [
     "csrc/cpu/sparse_copy.cpp",
     "csrc/python_bindings.cpp",
     "csrc/pool_bindings.cpp",
+    "csrc/pool_tensors.cpp",
 ]
 
 # The argument contract is compiled into both torch extensions: they share no symbols.

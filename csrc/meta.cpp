@@ -4,7 +4,7 @@
 namespace torch_offload {
 
 void sparse_copy_meta(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                      const OptionalTensor& src_index, const OptionalTensor& count) {
+                      const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits) {
   check_sparse_copy(dst, src, dst_index, src_index, count, Placement(c10::DeviceType::Meta));
 }
 

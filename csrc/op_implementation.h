@@ -16,7 +16,7 @@ namespace torch_offload {
 constexpr size_t kMaxFixedArity = 4;
 
 // `_sparse_copy_N`: sparse_copy with N plain mutable tensors, which graphs can handle without copying one.
-// The kernel takes N destinations, N sources and the three optional tensors.
+// The kernel takes N destinations, N sources, the three optional tensors and the optional row limits.
 template <size_t>
 using TensorRef = const at::Tensor&;
 
@@ -26,8 +26,9 @@ struct FixedArity;
 template <auto kSparseCopy, size_t... I>
 struct FixedArity<kSparseCopy, std::index_sequence<I...>> {
   static void call(TensorRef<I>... dst, TensorRef<I>... src, const OptionalTensor& dst_index,
-                   const OptionalTensor& src_index, const OptionalTensor& count) {
-    kSparseCopy(std::array{dst...}, std::array{src...}, dst_index, src_index, count);
+                   const OptionalTensor& src_index, const OptionalTensor& count, std::optional<c10::SymInt> dst_rows,
+                   std::optional<c10::SymInt> src_rows) {
+    kSparseCopy(std::array{dst...}, std::array{src...}, dst_index, src_index, count, {dst_rows, src_rows});
   }
 };
 
@@ -38,9 +39,16 @@ void implement_fixed_arities(torch::Library& m, std::index_sequence<I...>) {
    ...);
 }
 
+// The list operator: all components are here, so there are no other limits.
+template <auto kSparseCopy>
+void call_list(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index, const OptionalTensor& src_index,
+               const OptionalTensor& count) {
+  kSparseCopy(dst, src, dst_index, src_index, count, {});
+}
+
 template <auto kSparseCopy, auto kSparseCopyPtrs>
 void implement(torch::Library& m) {
-  m.impl("sparse_copy", kSparseCopy);
+  m.impl("sparse_copy", &call_list<kSparseCopy>);
   m.impl("sparse_copy_ptrs", kSparseCopyPtrs);
   implement_fixed_arities<kSparseCopy>(m, std::make_index_sequence<kMaxFixedArity>());
 }

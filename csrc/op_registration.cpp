@@ -16,7 +16,8 @@ std::string fixed_arity_schema(size_t arity) {
     src += "Tensor src" + number + ", ";
   }
   return "_sparse_copy_" + std::to_string(arity) + "(" + dst + src +
-         "Tensor? dst_index=None, Tensor? src_index=None, Tensor? count=None) -> ()";
+         "Tensor? dst_index=None, Tensor? src_index=None, Tensor? count=None, SymInt? dst_rows=None, "
+         "SymInt? src_rows=None) -> ()";
 }
 
 // Calls `register_one(name)` for every operator.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python's view of the host pool. The tensors made here own their block: it goes back when their storage dies, in
-// whatever thread that is, with or without the GIL. Calls that may wait release the GIL.
+// Python's view of the host pool. Calls that may wait release the GIL.
 #include "pool_bindings.h"
 
 #include <torch/extension.h>
@@ -9,6 +8,7 @@
 #include "error.h"
 #include "host_pool/default_pool.h"
 #include "host_pool/host_pool.h"
+#include "pool_tensors.h"
 
 namespace torch_offload {
 namespace {
@@ -16,31 +16,6 @@ namespace {
 namespace py = pybind11;
 
 using PoolPtr = std::shared_ptr<HostPool>;
-
-// Bytes of a tensor; ValueError where no tensor can be that large.
-uint64_t checked_bytes(const std::vector<int64_t>& sizes, int64_t itemsize) {
-  int64_t bytes = itemsize;
-  bool overflows = false;
-  for (const int64_t size : sizes) {
-    if (size < 0) throw ValueError(join("HostPool.empty: expected size to be non-negative, got ", size));
-  }
-  const bool no_elements = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
-  if (no_elements) return 0;
-  for (const int64_t size : sizes) overflows |= __builtin_mul_overflow(bytes, size, &bytes);
-  if (overflows) {
-    throw ValueError(join("HostPool.empty: expected size to address fewer than 2^63 bytes, got ", c10::str(sizes)));
-  }
-  return static_cast<uint64_t>(bytes);
-}
-
-at::Tensor empty(const PoolPtr& pool, const std::vector<int64_t>& sizes, at::ScalarType dtype) {
-  const auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
-  PoolBlock block = pool->allocate(checked_bytes(sizes, itemsize));
-  void* data = block.data();
-  auto owner = std::make_shared<PoolBlock>(std::move(block));
-  return at::from_blob(
-      data, sizes, [owner](void*) mutable { owner.reset(); }, at::TensorOptions().dtype(dtype));
-}
 
 // `progress(done, total)` runs with the GIL, in the thread that creates the pool; what it raises reaches the caller.
 Progress to_progress(const py::object& progress) {
@@ -75,7 +50,10 @@ PoolOptions make_options(uint64_t capacity, uint64_t alignment, const std::strin
 }
 
 py::dict stats_dict(const PoolPtr& pool) {
-  const PoolStats stats = pool->stats();
+  const PoolStats stats = [&] {
+    const py::gil_scoped_release unlocked;  // may read /proc
+    return pool->stats();
+  }();
   py::dict out;
   out["capacity"] = stats.capacity;
   out["used"] = stats.used;
@@ -125,14 +103,6 @@ PoolPtr attach(int64_t pid, int fd, uint64_t inode, uint64_t capacity, uint64_t 
   return HostPool::attach({pid, fd, inode, capacity, length, page_size, name});
 }
 
-// A tensor over bytes of the pool that owns no block: memory of another process.
-at::Tensor view(const PoolPtr& pool, uint64_t offset, const std::vector<int64_t>& sizes, at::ScalarType dtype) {
-  const uint64_t bytes = checked_bytes(sizes, static_cast<int64_t>(c10::elementSize(dtype)));
-  auto owner = std::make_shared<PoolBlock>(pool->view(offset, bytes));
-  return at::from_blob(
-      owner->data(), sizes, [owner](void*) mutable { owner.reset(); }, at::TensorOptions().dtype(dtype));
-}
-
 void translate_errors(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(error);
@@ -157,8 +127,8 @@ void bind_pool(py::module_& m) {
     return [make](uint64_t capacity, uint64_t alignment, const std::string& huge_pages, int numa_node,
                   int prefault_threads, int32_t device, bool shared, bool lock, const std::string& name,
                   const py::object& progress) {
-      const PoolOptions options = make_options(capacity, alignment, huge_pages, numa_node, prefault_threads, device,
-                                               shared, lock, name);
+      const PoolOptions options =
+          make_options(capacity, alignment, huge_pages, numa_node, prefault_threads, device, shared, lock, name);
       const Progress report = to_progress(progress);
       py::gil_scoped_release unlocked;
       return make(options, report);
@@ -170,8 +140,8 @@ void bind_pool(py::module_& m) {
                     return HostPool::create(options, progress);
                   }))
       .def_static("attach", &attach, Unlocked())
-      .def("empty", &empty)
-      .def("view", &view)
+      .def("empty", &empty_in_pool)
+      .def("view", &view_of_pool)
       .def("close", &HostPool::close, Unlocked())
       .def("closed", &HostPool::closed)
       .def("stats", &stats_dict)
@@ -180,9 +150,8 @@ void bind_pool(py::module_& m) {
       .def("capacity", &HostPool::capacity)
       .def("name", [](const HostPool& pool) { return pool.options().name; })
       .def("warnings", &HostPool::warnings)
-      .def("contains", [](const HostPool& pool, uintptr_t address) {
-        return pool.contains(reinterpret_cast<const void*>(address));
-      })
+      .def("contains", [](const HostPool& pool,
+                          uintptr_t address) { return pool.contains(reinterpret_cast<const void*>(address)); })
       .def("offset_of", [](const HostPool& pool, uintptr_t address) {
         return pool.offset_of(reinterpret_cast<const void*>(address));
       });

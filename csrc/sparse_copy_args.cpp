@@ -95,9 +95,9 @@ void check_row_counts_equal(at::TensorList dst, at::TensorList src) {
   }
 }
 
-// Rows of a tensor that a component can address.
-int64_t least_rows(at::TensorList tensors) {
-  int64_t rows = INT64_MAX;
+// Rows that every component has, those of the limit included.
+int64_t least_rows(at::TensorList tensors, const std::optional<c10::SymInt>& limit) {
+  int64_t rows = limit ? limit->guard_int(__FILE__, __LINE__) : INT64_MAX;
   for (const at::Tensor& tensor : tensors) rows = std::min(rows, tensor.size(0));
   return rows;
 }
@@ -182,7 +182,7 @@ int64_t read_count(std::string_view op, const OptionalTensor& count, int64_t n) 
 }
 
 SparseCopyArgs::SparseCopyArgs(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                               const OptionalTensor& src_index, const Placement& placement) {
+                               const OptionalTensor& src_index, const Placement& placement, const RowLimits& limits) {
   components_.reserve(dst.size());
   for (size_t c = 0; c < dst.size(); ++c) {
     const auto itemsize = static_cast<int64_t>(dst[c].itemsize());
@@ -200,8 +200,8 @@ SparseCopyArgs::SparseCopyArgs(at::TensorList dst, at::TensorList src, const Opt
   }
   params.components = components_.data();
   params.num_components = static_cast<int64_t>(components_.size());
-  params.dst_rows = least_rows(dst);
-  params.src_rows = least_rows(src);
+  params.dst_rows = least_rows(dst, limits.dst);
+  params.src_rows = least_rows(src, limits.src);
   params.n = dst_index ? dst_index->size(0) : src_index ? src_index->size(0) : params.dst_rows;
   if (dst_index) params.dst_index = index_view({kSparseCopy, "dst_index"}, *dst_index, placement);
   if (src_index) params.src_index = index_view({kSparseCopy, "src_index"}, *src_index, placement);

@@ -19,10 +19,15 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import sys
 import sysconfig
 import time
 from pathlib import Path
+
+# Threads that wait for each other sleep instead of spinning: where other programs use the cores too, spinning threads
+# keep the one that they wait for from running. OpenMP reads it when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
 from dsa_model import CACHE_DTYPE, INDEX_KEY, LATENT, ROPE, Cache, Decoder, Layer, attend, cache_rows, mix, select

@@ -11,7 +11,18 @@ _load_extension()
 from torch_offload import decomposition  # noqa: F401  (registers what sparse_copy becomes in graphs)
 from torch_offload.npu import attach as _attach_npu
 from torch_offload.ops import sparse_copy, sparse_copy_ptrs
-from torch_offload.pool import HostPool, PoolBlock, PoolHandle, PoolStats, empty, init, is_initialized, uninit
+from torch_offload.pool import (
+    HostPool,
+    PoolBlock,
+    PoolHandle,
+    PoolStats,
+    TensorMeta,
+    default_pool,
+    empty,
+    init,
+    is_initialized,
+    uninit,
+)
 from torch_offload.status import SparseCopyStatus, check_status, reset_status, status
 
 _attach_npu()
@@ -24,7 +35,9 @@ __all__ = [
     "PoolHandle",
     "PoolStats",
     "SparseCopyStatus",
+    "TensorMeta",
     "check_status",
+    "default_pool",
     "empty",
     "init",
     "is_initialized",

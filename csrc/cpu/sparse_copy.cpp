@@ -31,10 +31,10 @@ void copy_rows(const SparseCopyParams& params, const IndexScan& scan) {
 }  // namespace
 
 void sparse_copy_cpu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                     const OptionalTensor& src_index, const OptionalTensor& count) {
+                     const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits) {
   const Placement cpu(c10::DeviceType::CPU);
   const bool dst_components_overlap = check_sparse_copy(dst, src, dst_index, src_index, count, cpu);
-  SparseCopyArgs args(dst, src, dst_index, src_index, cpu);
+  SparseCopyArgs args(dst, src, dst_index, src_index, cpu, limits);
   SparseCopyParams& params = args.params;
   params.n = read_count("sparse_copy", count, params.n);
   IndexScan scan;

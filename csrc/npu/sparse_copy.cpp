@@ -77,12 +77,12 @@ void record_host_memory(const at::Tensor& tensor, const c10_npu::NPUStream& stre
 }  // namespace
 
 void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                     const OptionalTensor& src_index, const OptionalTensor& count) {
+                     const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits) {
   const c10::Device device = device_of(dst, src, dst_index, src_index, count);
   const c10_npu::NPUGuard guard(device);
   const npu::NpuPlacement placement(device);
   const bool one_by_one = check_sparse_copy(dst, src, dst_index, src_index, count, placement);
-  const SparseCopyArgs args(dst, src, dst_index, src_index, placement);
+  const SparseCopyArgs args(dst, src, dst_index, src_index, placement, limits);
   const SparseCopyParams& params = args.params;
 
   tiling::Request request;

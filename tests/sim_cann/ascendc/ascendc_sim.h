@@ -19,10 +19,10 @@ enum AscendcSimOrder {
 };
 
 typedef struct AscendcSimSettings {
-  int32_t order;      // AscendcSimOrder; ASCENDC_SIM_ORDER=latest|earliest|random|loads_early|stores_early
-  uint32_t threads;   // 0: one per core; n: the cores share n threads; ASCENDC_SIM_THREADS
-  uint64_t seed;      // ASCENDC_SIM_SEED
-  uint32_t ub_bytes;  // unified buffer of a core: 196608 (default) or 253952; ASCENDC_SIM_UB_BYTES
+  int32_t order;              // AscendcSimOrder; ASCENDC_SIM_ORDER=latest|earliest|random|loads_early|stores_early
+  uint32_t threads;           // 0: one per core; n: the cores share n threads; ASCENDC_SIM_THREADS
+  uint64_t seed;              // ASCENDC_SIM_SEED
+  uint32_t ub_bytes;          // unified buffer of a core: 196608 (default) or 253952; ASCENDC_SIM_UB_BYTES
   int32_t allow_same_writes;  // do not report stores to the same bytes (duplicate destination rows)
   int32_t no_rules;           // only what the order of transfers shows, no checks of missing flags
 } AscendcSimSettings;

@@ -145,8 +145,7 @@ void Core::run(Pipe pipe, Instruction& instruction) {
         fault("SetFlag<%s_%s>: set twice without a wait", pipeName(pipe), pipeName(instruction.other));
       instruction.flag->set = true;
       instruction.flag->knowledge = knowledge;
-      instruction.flag->knowledge.done[pipe] =
-          instruction.number;  // a flag waits for all that stands before it
+      instruction.flag->knowledge.done[pipe] = instruction.number;  // a flag waits for all that stands before it
       break;
     case Kind::kWait:
       instruction.flag->set = false;
@@ -169,8 +168,7 @@ void Core::runTransfer(const Transfer& transfer, Pipe pipe, uint64_t number) {
   uint32_t ub = transfer.ub;
   const uint32_t padded = (transfer.block_bytes + kUbAlignment - 1) / kUbAlignment * kUbAlignment;
   for (uint32_t b = 0; b < transfer.blocks; b++) {
-    char* host =
-        trace.touch(transfer.load ? GlobalTrace::kLoad : GlobalTrace::kStore, global, transfer.block_bytes);
+    char* host = trace.touch(transfer.load ? GlobalTrace::kLoad : GlobalTrace::kStore, global, transfer.block_bytes);
     check(pipe, number, ub, ub + padded, transfer.load);
     if (transfer.load) {
       memcpy(&ub_[ub], host, transfer.block_bytes);
@@ -193,11 +191,9 @@ void Core::runTransfer(const Transfer& transfer, Pipe pipe, uint64_t number) {
 void Core::transfer(const Transfer& t) {
   const char* call = t.load ? "DataCopyPad to the unified buffer" : "DataCopyPad to global memory";
   if (t.blocks > kMaxBlockCount) fault("%s: blockCount %u, at most %u", call, t.blocks, kMaxBlockCount);
-  if (t.block_bytes > kMaxBlockBytes)
-    fault("%s: blockLen %u, at most %u", call, t.block_bytes, kMaxBlockBytes);
+  if (t.block_bytes > kMaxBlockBytes) fault("%s: blockLen %u, at most %u", call, t.block_bytes, kMaxBlockBytes);
   if (t.global_gap > kMaxStride) fault("%s: a stride of %llu bytes", call, (unsigned long long)t.global_gap);
-  if (t.ub % kUbAlignment)
-    fault("%s: unified buffer offset %u is no multiple of %u", call, t.ub, kUbAlignment);
+  if (t.ub % kUbAlignment) fault("%s: unified buffer offset %u is no multiple of %u", call, t.ub, kUbAlignment);
   (t.load ? counters.load_instructions : counters.store_instructions)++;
   if (!t.blocks || !t.block_bytes) {
     counters.zero_length_instructions++;
@@ -299,8 +295,7 @@ void Core::scalarUb(uint32_t offset, uint32_t bytes, bool write) {
 
 char* Core::scalarGlobal(uint64_t address, uint32_t bytes, bool write) {
   (write ? counters.scalar_global_stores : counters.scalar_global_loads)++;
-  if (address % bytes)
-    fault("scalar access of %u bytes at global address 0x%llx", bytes, (unsigned long long)address);
+  if (address % bytes) fault("scalar access of %u bytes at global address 0x%llx", bytes, (unsigned long long)address);
   return trace.touch(write ? GlobalTrace::kScalarStore : GlobalTrace::kScalarLoad, address, bytes);
 }
 
@@ -310,8 +305,8 @@ void Core::finish() {
     for (int to = 0; to < kPipes; to++)
       for (int id = 0; id < kEventIds; id++)
         if (flags_[from][to][id].set)
-          fault("flag %s_%s %d: set and not awaited when the kernel ended", pipeName(Pipe(from)),
-                pipeName(Pipe(to)), id);
+          fault("flag %s_%s %d: set and not awaited when the kernel ended", pipeName(Pipe(from)), pipeName(Pipe(to)),
+                id);
 }
 
 }  // namespace ascendc_sim

@@ -32,8 +32,7 @@ std::vector<Owned> collect(const std::vector<GlobalTrace>& cores, GlobalTrace::K
   std::vector<Owned> all;
   for (size_t core = 0; core < cores.size(); core++)
     for (GlobalRange range : cores[core].ranges(kind)) all.push_back({range, core});
-  std::sort(all.begin(), all.end(),
-            [](const Owned& a, const Owned& b) { return a.range.begin < b.range.begin; });
+  std::sort(all.begin(), all.end(), [](const Owned& a, const Owned& b) { return a.range.begin < b.range.begin; });
   return all;
 }
 
@@ -59,8 +58,8 @@ char* GlobalTrace::touch(Kind kind, uint64_t address, uint64_t bytes) {
   if (!host) {
     char where[256] = "";
     if (simDescribeAddress) simDescribeAddress(address, bytes, where, sizeof where);
-    fault("%s of %llu bytes at %s outside of live memory%s%s", write ? "write" : "read",
-          (unsigned long long)bytes, hex(address).c_str(), *where ? ": " : "", where);
+    fault("%s of %llu bytes at %s outside of live memory%s%s", write ? "write" : "read", (unsigned long long)bytes,
+          hex(address).c_str(), *where ? ": " : "", where);
   }
   auto& ranges = ranges_[kind];
   if (!ranges.empty() && ranges.back().end == address)
@@ -112,16 +111,15 @@ std::string findConflict(const std::vector<GlobalTrace>& cores, bool allow_same_
   return "";
 }
 
-void countSharedLines(const std::vector<GlobalTrace>& cores, unsigned mask, GlobalRange within,
-                      uint64_t* lines, uint64_t* excess) {
+void countSharedLines(const std::vector<GlobalTrace>& cores, unsigned mask, GlobalRange within, uint64_t* lines,
+                      uint64_t* excess) {
   std::map<uint64_t, std::set<size_t>> touched;
   for (size_t core = 0; core < cores.size(); core++)
     for (int kind = 0; kind < GlobalTrace::kKinds; kind++) {
       if (!(mask >> kind & 1)) continue;
       for (GlobalRange range : cores[core].ranges(GlobalTrace::Kind(kind))) {
         const uint64_t begin = std::max(range.begin, within.begin), end = std::min(range.end, within.end);
-        for (uint64_t line = begin / kLine; begin < end && line * kLine < end; line++)
-          touched[line].insert(core);
+        for (uint64_t line = begin / kLine; begin < end && line * kLine < end; line++) touched[line].insert(core);
       }
     }
   *lines = *excess = 0;

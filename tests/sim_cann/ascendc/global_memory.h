@@ -35,7 +35,7 @@ class GlobalTrace {
 std::string findConflict(const std::vector<GlobalTrace>& cores, bool allow_same_writes);
 
 // Lines of 512 bytes in `within` that more than one core touched with the kinds of `mask` (bit per kind).
-void countSharedLines(const std::vector<GlobalTrace>& cores, unsigned mask, GlobalRange within,
-                      uint64_t* lines, uint64_t* excess);
+void countSharedLines(const std::vector<GlobalTrace>& cores, unsigned mask, GlobalRange within, uint64_t* lines,
+                      uint64_t* excess);
 
 }  // namespace ascendc_sim

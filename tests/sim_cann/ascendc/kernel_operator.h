@@ -17,8 +17,7 @@
 #define GM_ADDR __gm__ uint8_t*
 
 enum KernelType { KERNEL_TYPE_AIV_ONLY };
-#define KERNEL_TASK_TYPE_DEFAULT(type) \
-  static_assert((type) == KERNEL_TYPE_AIV_ONLY, "the only type simulated")
+#define KERNEL_TASK_TYPE_DEFAULT(type) static_assert((type) == KERNEL_TYPE_AIV_ONLY, "the only type simulated")
 
 enum pipe_t { PIPE_S, PIPE_V, PIPE_MTE2, PIPE_MTE3, PIPE_ALL };
 
@@ -158,8 +157,7 @@ class TPipe {
   template <TPosition position>
   bool InitBuffer(TBuf<position>& buffer, uint32_t bytes) {
     buffer.begin_ = Core::current().allocateUb(bytes);
-    buffer.bytes_ =
-        (bytes + ascendc_sim::kUbAlignment - 1) / ascendc_sim::kUbAlignment * ascendc_sim::kUbAlignment;
+    buffer.bytes_ = (bytes + ascendc_sim::kUbAlignment - 1) / ascendc_sim::kUbAlignment * ascendc_sim::kUbAlignment;
     return true;
   }
   template <HardEvent event>
@@ -218,10 +216,8 @@ struct DataCopyPadExtParams {
 // The part of the unified buffer that the instruction takes must lie in the tensor it was given.
 inline void CheckInside(const char* call, uint32_t bytes, const DataCopyExtParams& p, uint32_t ubGap) {
   const uint64_t padded = (uint64_t{p.blockLen} + ascendc_sim::kUbAlignment - 1) / 32 * 32;
-  if (p.blockCount && p.blockLen &&
-      padded * p.blockCount + uint64_t{ubGap} * 32 * (p.blockCount - 1u) > bytes)
-    ascendc_sim::fault("%s: %u blocks of %u bytes in a tensor of %u bytes", call, p.blockCount, p.blockLen,
-                       bytes);
+  if (p.blockCount && p.blockLen && padded * p.blockCount + uint64_t{ubGap} * 32 * (p.blockCount - 1u) > bytes)
+    ascendc_sim::fault("%s: %u blocks of %u bytes in a tensor of %u bytes", call, p.blockCount, p.blockLen, bytes);
 }
 
 // Global memory to unified buffer (MTE2).
@@ -232,8 +228,7 @@ void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const Da
     ascendc_sim::fault("DataCopyPad: blockLen %u of elements of %zu bytes", p.blockLen, sizeof(T));
   if (pad.isPad) ascendc_sim::fault("DataCopyPad: padding is not simulated");
   CheckInside("DataCopyPad to the unified buffer", dst.bytes(), p, p.dstStride);
-  Core::current().transfer(
-      {true, src.address(), dst.begin(), p.blockCount, p.blockLen, p.srcStride, p.dstStride});
+  Core::current().transfer({true, src.address(), dst.begin(), p.blockCount, p.blockLen, p.srcStride, p.dstStride});
 }
 
 // Unified buffer to global memory (MTE3).
@@ -242,8 +237,7 @@ void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const Da
   if (p.blockLen % sizeof(T))
     ascendc_sim::fault("DataCopyPad: blockLen %u of elements of %zu bytes", p.blockLen, sizeof(T));
   CheckInside("DataCopyPad to global memory", src.bytes(), p, p.srcStride);
-  Core::current().transfer(
-      {false, dst.address(), src.begin(), p.blockCount, p.blockLen, p.dstStride, p.srcStride});
+  Core::current().transfer({false, dst.address(), src.begin(), p.blockCount, p.blockLen, p.dstStride, p.srcStride});
 }
 
 }  // namespace AscendC

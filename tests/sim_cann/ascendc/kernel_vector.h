@@ -16,8 +16,7 @@ constexpr int32_t kMaxRepeats = 255;
 template <typename T>
 ascendc_sim::UbRange VectorRange(const char* call, const LocalTensor<T>& tensor, uint64_t elements) {
   if (elements * sizeof(T) > tensor.bytes())
-    ascendc_sim::fault("%s: %llu elements in a tensor of %u bytes", call, (unsigned long long)elements,
-                       tensor.bytes());
+    ascendc_sim::fault("%s: %llu elements in a tensor of %u bytes", call, (unsigned long long)elements, tensor.bytes());
   return {tensor.begin(), tensor.begin() + static_cast<uint32_t>(elements * sizeof(T))};
 }
 
@@ -81,9 +80,8 @@ void Min(const LocalTensor<T>& dst, const LocalTensor<T>& a, const LocalTensor<T
 // One sum per repetition, of the elements whose bit is set in the mask. Only contiguous repetitions are
 // simulated.
 template <typename T>
-void WholeReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask[],
-                    const int32_t repeats, const int32_t dstRepStride, const int32_t srcBlkStride,
-                    const int32_t srcRepStride) {
+void WholeReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask[], const int32_t repeats,
+                    const int32_t dstRepStride, const int32_t srcBlkStride, const int32_t srcRepStride) {
   static_assert(std::is_same_v<T, float>, "the only WholeReduceSum simulated");
   constexpr uint32_t kElements = kRepeatBytes / sizeof(T);
   if (repeats < 0 || repeats > kMaxRepeats) ascendc_sim::fault("WholeReduceSum: %d repetitions", repeats);
@@ -94,8 +92,7 @@ void WholeReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src, const 
   CheckAligned("WholeReduceSum", src, ascendc_sim::kUbAlignment);
   if (repeats == 0) return;
   const uint64_t bits = mask[0];
-  const uint64_t last =
-      64 - static_cast<uint64_t>(__builtin_clzll(bits));  // elements behind it are not touched
+  const uint64_t last = 64 - static_cast<uint64_t>(__builtin_clzll(bits));  // elements behind it are not touched
   const auto read = VectorRange("WholeReduceSum", src, static_cast<uint64_t>(repeats - 1) * kElements + last);
   const auto write = VectorRange("WholeReduceSum", dst, static_cast<uint64_t>(repeats));
   T* to = dst.data();

@@ -56,8 +56,8 @@ AscendcSimSettings& settings() {
   return settings;
 }
 
-std::string runCore(const AscendcSimSettings& how, uint32_t index, uint32_t cores,
-                    const std::function<void()>& body, LastLaunch& result) {
+std::string runCore(const AscendcSimSettings& how, uint32_t index, uint32_t cores, const std::function<void()>& body,
+                    LastLaunch& result) {
   Core core(how, index, cores);
   std::string wrong;
   Core::setCurrent(&core);
@@ -109,8 +109,7 @@ void launch(const char* kernel, uint32_t cores, const std::function<void()>& bod
       for (uint32_t i; (i = next++) < cores;) wrong[i] = runCore(how, i, cores, body, result);
     };
     std::vector<std::thread> threads;
-    for (uint32_t t = 0; t < (how.threads ? std::min(how.threads, cores) : cores); t++)
-      threads.emplace_back(work);
+    for (uint32_t t = 0; t < (how.threads ? std::min(how.threads, cores) : cores); t++) threads.emplace_back(work);
     for (auto& thread : threads) thread.join();
     for (uint32_t i = 0; i < cores && result.fault.empty(); i++)
       if (!wrong[i].empty()) result.fault = "core " + std::to_string(i) + ": " + wrong[i];
@@ -148,8 +147,7 @@ EXPORT void ascendcSimCountersOfCore(uint32_t core, AscendcSimCounters* counters
   *counters = core < last.counters.size() ? last.counters[core] : AscendcSimCounters{};
 }
 
-EXPORT void ascendcSimSharedLines(int kind, uint64_t address, uint64_t bytes, uint64_t* lines,
-                                  uint64_t* excess) {
+EXPORT void ascendcSimSharedLines(int kind, uint64_t address, uint64_t bytes, uint64_t* lines, uint64_t* excess) {
   static const unsigned kMasks[] = {1u << GlobalTrace::kLoad, 1u << GlobalTrace::kStore,
                                     1u << GlobalTrace::kScalarLoad | 1u << GlobalTrace::kScalarStore, ~0u};
   std::lock_guard<std::mutex> lock(mutex);

@@ -15,15 +15,13 @@ void launch(const char* kernel, uint32_t cores, const std::function<void()>& bod
 // Calls `kernel` with its parameters from the packed argument block (8 bytes each, as the launch calls lay
 // them).
 template <typename... Parameters>
-void launchPacked(const char* name, void (*kernel)(Parameters...), void* args, uint32_t args_bytes,
-                  uint32_t cores) {
+void launchPacked(const char* name, void (*kernel)(Parameters...), void* args, uint32_t args_bytes, uint32_t cores) {
   static_assert(((sizeof(Parameters) == 8) && ...), "kernel parameters are addresses and 64-bit integers");
   if (args_bytes < sizeof...(Parameters) * 8) return launch(name, 0, nullptr);
   std::tuple<Parameters...> values;
   size_t offset = 0;
-  std::apply(
-      [&](auto&... value) { ((memcpy(&value, static_cast<char*>(args) + offset, 8), offset += 8), ...); },
-      values);
+  std::apply([&](auto&... value) { ((memcpy(&value, static_cast<char*>(args) + offset, 8), offset += 8), ...); },
+             values);
   launch(name, cores, [&] { std::apply(kernel, values); });
 }
 

@@ -28,8 +28,7 @@ class RaceChecker {
 
   // Instruction `number` (from 1) of `pipe`, which knows `knowledge`, reads or writes [begin, end). Returns
   // "" or what is wrong.
-  std::string access(Pipe pipe, uint64_t number, const Knowledge& knowledge, uint32_t begin, uint32_t end,
-                     bool write);
+  std::string access(Pipe pipe, uint64_t number, const Knowledge& knowledge, uint32_t begin, uint32_t end, bool write);
 
  private:
   static constexpr uint32_t kBlock = 32;

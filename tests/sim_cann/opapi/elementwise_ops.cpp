@@ -98,24 +98,22 @@ SIM_COMPARE(Lt, lt)
 SIM_COMPARE(Le, le)
 
 // ---- a + alpha * b, in four forms
-#define SIM_ALPHA(name, function)                                                                          \
-  SIM_OP(aclnn##name, Tensor a, Tensor b, Scalar alpha, Tensor out) {                                      \
-    SIM_RUN([a = *a, b = *b, alpha = alpha->value, out = *out] {                                           \
-      view(out).copy_(at::function(view(a), view(b), alpha));                                              \
-    });                                                                                                    \
-  }                                                                                                        \
-  SIM_OP(aclnn##name##s, Tensor a, Scalar b, Scalar alpha, Tensor out) {                                   \
-    SIM_RUN([a = *a, b = b->value, alpha = alpha->value, out = *out] {                                     \
-      view(out).copy_(at::function(view(a), b, alpha));                                                    \
-    });                                                                                                    \
-  }                                                                                                        \
-  SIM_OP(aclnnInplace##name, Tensor a, Tensor b, Scalar alpha) {                                           \
-    SIM_RUN(                                                                                               \
-        [a = *a, b = *b, alpha = alpha->value] { view(a).copy_(at::function(view(a), view(b), alpha)); }); \
-  }                                                                                                        \
-  SIM_OP(aclnnInplace##name##s, Tensor a, Scalar b, Scalar alpha) {                                        \
-    SIM_RUN(                                                                                               \
-        [a = *a, b = b->value, alpha = alpha->value] { view(a).copy_(at::function(view(a), b, alpha)); }); \
+#define SIM_ALPHA(name, function)                                                                              \
+  SIM_OP(aclnn##name, Tensor a, Tensor b, Scalar alpha, Tensor out) {                                          \
+    SIM_RUN([a = *a, b = *b, alpha = alpha->value, out = *out] {                                               \
+      view(out).copy_(at::function(view(a), view(b), alpha));                                                  \
+    });                                                                                                        \
+  }                                                                                                            \
+  SIM_OP(aclnn##name##s, Tensor a, Scalar b, Scalar alpha, Tensor out) {                                       \
+    SIM_RUN([a = *a, b = b->value, alpha = alpha->value, out = *out] {                                         \
+      view(out).copy_(at::function(view(a), b, alpha));                                                        \
+    });                                                                                                        \
+  }                                                                                                            \
+  SIM_OP(aclnnInplace##name, Tensor a, Tensor b, Scalar alpha) {                                               \
+    SIM_RUN([a = *a, b = *b, alpha = alpha->value] { view(a).copy_(at::function(view(a), view(b), alpha)); }); \
+  }                                                                                                            \
+  SIM_OP(aclnnInplace##name##s, Tensor a, Scalar b, Scalar alpha) {                                            \
+    SIM_RUN([a = *a, b = b->value, alpha = alpha->value] { view(a).copy_(at::function(view(a), b, alpha)); }); \
   }
 SIM_ALPHA(Add, add)
 SIM_ALPHA(Sub, sub)
@@ -130,7 +128,5 @@ SIM_OP(aclnnClamp, Tensor a, Scalar low, Scalar high, Tensor out) {
   SIM_RUN([a = *a, least, most, out = *out] { view(out).copy_(at::clamp(view(a), least, most)); });
 }
 SIM_OP(aclnnIsClose, Tensor a, Tensor b, double rtol, double atol, bool equalNan, Tensor out) {
-  SIM_RUN([=, a = *a, b = *b, out = *out] {
-    view(out).copy_(at::isclose(view(a), view(b), rtol, atol, equalNan));
-  });
+  SIM_RUN([=, a = *a, b = *b, out = *out] { view(out).copy_(at::isclose(view(a), view(b), rtol, atol, equalNan)); });
 }

@@ -25,8 +25,7 @@ std::string nameOf(const IndexCase& c) {
   for (const auto& component : c.components) text << " " << component.row_bytes;
   text << " bytes, " << c.cores << " cores, order " << c.order << ", seed " << c.seed;
   if (c.count) text << ", count " << *c.count;
-  if (c.src_stride != 1 || c.dst_stride != 1)
-    text << ", table strides " << c.src_stride << " " << c.dst_stride;
+  if (c.src_stride != 1 || c.dst_stride != 1) text << ", table strides " << c.src_stride << " " << c.dst_stride;
   return text.str();
 }
 
@@ -37,8 +36,7 @@ std::unique_ptr<DeviceMemory> makeTable(const std::optional<std::vector<int64_t>
   const uint64_t entries = (values->size() - 1) * stride + 1;
   auto memory = std::make_unique<DeviceMemory>(entries * width);
   memset(memory->host(), 0x11, memory->bytes());
-  for (uint64_t i = 0; i < values->size(); i++)
-    memcpy(memory->host() + i * stride * width, &(*values)[i], width);
+  for (uint64_t i = 0; i < values->size(); i++) memcpy(memory->host() + i * stride * width, &(*values)[i], width);
   return memory;
 }
 
@@ -59,8 +57,7 @@ Buffers makeBuffers(const ComponentCase& c, std::mt19937_64& random) {
 }
 
 // The contract, entry by entry.
-void expect(const IndexCase& c, std::vector<Buffers>& buffers, IndexResult& status,
-            std::set<int64_t>& twice) {
+void expect(const IndexCase& c, std::vector<Buffers>& buffers, IndexResult& status, std::set<int64_t>& twice) {
   uint64_t n = c.length();
   if (c.count && (*c.count < 0 || static_cast<uint64_t>(*c.count) > n)) {
     status.clamped_counts = 1;
@@ -77,8 +74,7 @@ void expect(const IndexCase& c, std::vector<Buffers>& buffers, IndexResult& stat
     }
     bool inside = true;
     for (const auto& component : c.components)
-      inside &=
-          static_cast<uint64_t>(src) < component.src_rows && static_cast<uint64_t>(dst) < component.dst_rows;
+      inside &= static_cast<uint64_t>(src) < component.src_rows && static_cast<uint64_t>(dst) < component.dst_rows;
     if (!inside) {
       if (!status.out_of_range++) status.first_bad = i + 1;
       continue;
@@ -88,10 +84,9 @@ void expect(const IndexCase& c, std::vector<Buffers>& buffers, IndexResult& stat
     for (size_t k = 0; k < buffers.size(); k++) {
       const auto& component = c.components[k];
       if (component.row_bytes == 0) continue;
-      memcpy(
-          buffers[k].expected.data() + static_cast<uint64_t>(dst) * (component.row_bytes + component.dst_gap),
-          buffers[k].src->host() + static_cast<uint64_t>(src) * (component.row_bytes + component.src_gap),
-          component.row_bytes);
+      memcpy(buffers[k].expected.data() + static_cast<uint64_t>(dst) * (component.row_bytes + component.dst_gap),
+             buffers[k].src->host() + static_cast<uint64_t>(src) * (component.row_bytes + component.src_gap),
+             component.row_bytes);
     }
   }
 }
@@ -111,8 +106,7 @@ std::string compare(const IndexCase& c, std::vector<Buffers>& buffers, const std
       return "component " + std::to_string(k) + ": wrong byte " + std::to_string(at % stride) + " of row " +
              std::to_string(at / stride);
     }
-    if (!buffers[k].dst->guardsIntact())
-      return "component " + std::to_string(k) + ": written outside of the tensor";
+    if (!buffers[k].dst->guardsIntact()) return "component " + std::to_string(k) + ": written outside of the tensor";
   }
   return "";
 }
@@ -124,8 +118,7 @@ void readStatus(const DeviceMemory& status, IndexResult& seen) {
     seen.copied += record.copied;
     seen.skipped += record.skipped;
     seen.out_of_range += record.outOfRange;
-    if (record.firstBad && (!seen.first_bad || record.firstBad < seen.first_bad))
-      seen.first_bad = record.firstBad;
+    if (record.firstBad && (!seen.first_bad || record.firstBad < seen.first_bad)) seen.first_bad = record.firstBad;
     seen.clamped_counts += record.clampedCounts;
     if (record.clampedCounts) seen.last_clamped_count = record.lastClampedCount;
   }
@@ -160,10 +153,9 @@ IndexResult runIndexCase(const IndexCase& c) {
   for (const auto& component : c.components) {
     buffers.push_back(makeBuffers(component, random));
     const auto& made = buffers.back();
-    request.components.push_back({made.src->address(), made.dst->address(),
-                                  component.row_bytes + component.src_gap,
-                                  component.row_bytes + component.dst_gap, component.src_rows,
-                                  component.dst_rows, component.row_bytes});
+    request.components.push_back({made.src->address(), made.dst->address(), component.row_bytes + component.src_gap,
+                                  component.row_bytes + component.dst_gap, component.src_rows, component.dst_rows,
+                                  component.row_bytes});
   }
 
   IndexResult seen, expected;
@@ -171,8 +163,7 @@ IndexResult runIndexCase(const IndexCase& c) {
   sparse_copy_tiling::Launch launch;
   const auto result = sparse_copy_tiling::Tile(request, {c.cores, c.ub_bytes}, launch);
   if (result == sparse_copy_tiling::Result::LAUNCH) {
-    seen.fault =
-        runLaunch(sparse_copy_sim, launch, {c.order, c.threads, c.seed, c.ub_bytes, c.duplicates, 0});
+    seen.fault = runLaunch(sparse_copy_sim, launch, {c.order, c.threads, c.seed, c.ub_bytes, c.duplicates, 0});
     expect(c, buffers, expected, twice);
   }
   seen.cores = launch.blockDim;

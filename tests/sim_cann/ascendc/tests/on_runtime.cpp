@@ -41,9 +41,8 @@ uint64_t upload(const void* data, size_t bytes) {
 
 std::vector<uint8_t> download(uint64_t address, size_t bytes) {
   std::vector<uint8_t> data(bytes);
-  CHECK_EQ(
-      aclrtMemcpy(data.data(), bytes, reinterpret_cast<void*>(address), bytes, ACL_MEMCPY_DEVICE_TO_HOST),
-      ACL_SUCCESS);
+  CHECK_EQ(aclrtMemcpy(data.data(), bytes, reinterpret_cast<void*>(address), bytes, ACL_MEMCPY_DEVICE_TO_HOST),
+           ACL_SUCCESS);
   return data;
 }
 
@@ -51,8 +50,7 @@ aclError run(const char* kernel, uint32_t cores, void* arguments, size_t bytes, 
              size_t count) {
   aclrtFuncHandle function = nullptr;
   CHECK_EQ(aclrtBinaryGetFunction(device().binary, kernel, &function), ACL_SUCCESS);
-  CHECK_EQ(aclrtLaunchKernelWithHostArgs(function, cores, device().stream, nullptr, arguments, bytes, holders,
-                                         count),
+  CHECK_EQ(aclrtLaunchKernelWithHostArgs(function, cores, device().stream, nullptr, arguments, bytes, holders, count),
            ACL_SUCCESS);
   return aclrtSynchronizeStream(device().stream);
 }

@@ -59,14 +59,11 @@ PointerResult runPointerCase(const PointerCase& c) {
 
   std::vector<int64_t> src_pointers(n), dst_pointers(n);
   for (uint64_t i = 0; i < n; i++) {
-    src_pointers[i] =
-        c.null_src.empty() || !c.null_src[i] ? static_cast<int64_t>(src.address() + src_offsets[i]) : 0;
-    dst_pointers[i] =
-        c.null_dst.empty() || !c.null_dst[i] ? static_cast<int64_t>(dst.address() + dst_offsets[i]) : 0;
+    src_pointers[i] = c.null_src.empty() || !c.null_src[i] ? static_cast<int64_t>(src.address() + src_offsets[i]) : 0;
+    dst_pointers[i] = c.null_dst.empty() || !c.null_dst[i] ? static_cast<int64_t>(dst.address() + dst_offsets[i]) : 0;
   }
   const uint64_t span = n ? (n - 1) * c.stride + 1 : 0;
-  DeviceMemory src_table(span * 8), dst_table(span * 8), length_table(span * c.length_width),
-      count(c.count_width);
+  DeviceMemory src_table(span * 8), dst_table(span * 8), length_table(span * c.length_width), count(c.count_width);
   fill(src_table, src_pointers, 8, c.stride);
   fill(dst_table, dst_pointers, 8, c.stride);
   fill(length_table, c.lengths, c.length_width, c.stride);
@@ -76,9 +73,7 @@ PointerResult runPointerCase(const PointerCase& c) {
 
   int64_t sum[4] = {0, 0, 0, -1};
   PointerResult result;
-  const uint64_t entries = !c.count       ? n
-                           : *c.count < 0 ? 0
-                                          : std::min<uint64_t>(n, static_cast<uint64_t>(*c.count));
+  const uint64_t entries = !c.count ? n : *c.count < 0 ? 0 : std::min<uint64_t>(n, static_cast<uint64_t>(*c.count));
   for (uint64_t i = 0; i < entries; i++) {
     if (c.lengths[i] == 0) {
       sum[1]++;
@@ -100,8 +95,7 @@ PointerResult runPointerCase(const PointerCase& c) {
   if (c.count) request.countAddress = count.address(), request.countBytes = c.count_width;
   request.recordsAddress = records.address();
   sparse_copy_tiling::Launch launch;
-  if (sparse_copy_tiling::TilePointers(request, {c.cores, c.ub_bytes}, launch) !=
-      sparse_copy_tiling::Result::LAUNCH)
+  if (sparse_copy_tiling::TilePointers(request, {c.cores, c.ub_bytes}, launch) != sparse_copy_tiling::Result::LAUNCH)
     return result;
   const AscendcSimSettings settings{c.order, c.threads, c.seed, c.ub_bytes, 0, 0};
   SparseCopyPtrsStatusArguments arguments{records.address(), launch.blockDim, status.address()};

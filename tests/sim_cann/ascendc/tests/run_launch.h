@@ -18,7 +18,6 @@ using KernelEntry = void (*)(void*, uint32_t, uint32_t);
 
 // The placeholder's data goes to device memory and its address to its place. Returns the kernel's fault, or
 // "".
-std::string runLaunch(KernelEntry kernel, const sparse_copy_tiling::Launch& launch,
-                      const AscendcSimSettings& settings);
+std::string runLaunch(KernelEntry kernel, const sparse_copy_tiling::Launch& launch, const AscendcSimSettings& settings);
 
 }  // namespace test

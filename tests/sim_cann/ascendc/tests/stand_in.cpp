@@ -30,8 +30,7 @@ constexpr uint8_t kGuardByte = 0xA5;
 DeviceMemory::DeviceMemory(uint64_t bytes, uint64_t shift, bool lazy) : bytes_(bytes), lazy_(lazy) {
   mapped_ = bytes + 2 * kGuard + shift;
   if (lazy) {
-    void* mapping =
-        mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* mapping = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED) abort();
     mapping_ = static_cast<uint8_t*>(mapping);
   } else {

@@ -23,8 +23,8 @@ void run(bool large_source, uint32_t index_bytes) {
   for (uint64_t i = 0; i < kEntries; i++) memcpy(table.host() + i * index_bytes, &rows[i], index_bytes);
   for (uint64_t i = 0; i < kEntries; i++)
     for (uint64_t b = 0; b < kRowBytes; b++)
-      (large_source ? large.host() + static_cast<uint64_t>(rows[i]) * kStride
-                    : small.host() + i * kRowBytes)[b] = byteOf(static_cast<uint64_t>(rows[i]), b);
+      (large_source ? large.host() + static_cast<uint64_t>(rows[i]) * kStride : small.host() + i * kRowBytes)[b] =
+          byteOf(static_cast<uint64_t>(rows[i]), b);
 
   sparse_copy_tiling::Request request;
   request.entryCount = kEntries;

@@ -30,18 +30,16 @@ Cost costOf(const IndexCase& c, const IndexResult& result) {
     ascendcSimCountersOfCore(core, &counters);
     for (size_t i = 0; i < sizeof counters / 8; i++)
       reinterpret_cast<uint64_t*>(&cost.sum)[i] += reinterpret_cast<uint64_t*>(&counters)[i];
-    const uint64_t stored =
-        counters.store_bytes - std::min<uint64_t>(counters.store_bytes, 64);  // without the status
+    const uint64_t stored = counters.store_bytes - std::min<uint64_t>(counters.store_bytes, 64);  // without the status
     heaviest = std::max(heaviest, stored);
     cost.idle_cores += stored == 0;
     cost.least_rows_in_flight =
         std::min(cost.least_rows_in_flight, counters.peak_bytes_in_flight / c.components[0].row_bytes);
   }
-  cost.bytes_over_payload =
-      static_cast<double>(std::max(cost.sum.load_bytes, cost.sum.store_bytes)) / payload;
+  cost.bytes_over_payload = static_cast<double>(std::max(cost.sum.load_bytes, cost.sum.store_bytes)) / payload;
   cost.heaviest_over_mean = static_cast<double>(heaviest) * cores / payload;
-  for (auto [address, bytes] : {std::pair{result.src_table, result.src_table_bytes},
-                                std::pair{result.dst_table, result.dst_table_bytes}}) {
+  for (auto [address, bytes] :
+       {std::pair{result.src_table, result.src_table_bytes}, std::pair{result.dst_table, result.dst_table_bytes}}) {
     uint64_t lines, excess;
     ascendcSimSharedLines(0, address, bytes, &lines, &excess);
     cost.shared_table_lines += lines;
@@ -60,8 +58,7 @@ Cost measure(const char* name, IndexCase c) {
       name, result.cores, (unsigned long long)cost.sum.load_instructions,
       (unsigned long long)cost.sum.store_instructions, cost.bytes_over_payload, cost.heaviest_over_mean,
       (unsigned long long)cost.least_rows_in_flight, (unsigned long long)cost.sum.scalar_global_loads,
-      (unsigned long long)cost.shared_table_lines,
-      (unsigned long long)(cost.sum.all_barriers + cost.sum.pipe_barriers),
+      (unsigned long long)cost.shared_table_lines, (unsigned long long)(cost.sum.all_barriers + cost.sum.pipe_barriers),
       (unsigned long long)(cost.sum.ub_high_water / ascendcSimCores()));
   return cost;
 }

@@ -195,8 +195,7 @@ TEST(many_skipped_rows) {
                               : pattern == 3 ? i != entries / 2
                                              : true;
             if (skip)
-              (random() % 2 && pattern != 5 ? *c.src_index : *c.dst_index)[i] =
-                  -1 - static_cast<int64_t>(random() % 9);
+              (random() % 2 && pattern != 5 ? *c.src_index : *c.dst_index)[i] = -1 - static_cast<int64_t>(random() % 9);
           }
           if (pattern == 1) c.count = static_cast<int64_t>(entries - entries / 4);
           if (pattern == 5) c.src_index.reset();
@@ -212,9 +211,8 @@ TEST(many_skipped_rows) {
 TEST(counts_and_garbage_behind_them) {
   for (uint64_t entries : {1, 97, 4096})
     for (uint32_t width : {4, 8})
-      for (int64_t count :
-           {int64_t{0}, int64_t{1}, int64_t(entries) - 1, int64_t(entries), int64_t(entries) + 1, int64_t{-1},
-            int64_t{INT32_MAX}, int64_t{INT32_MIN}, INT64_MAX, INT64_MIN}) {
+      for (int64_t count : {int64_t{0}, int64_t{1}, int64_t(entries) - 1, int64_t(entries), int64_t(entries) + 1,
+                            int64_t{-1}, int64_t{INT32_MAX}, int64_t{INT32_MIN}, INT64_MAX, INT64_MIN}) {
         if (width == 4 && count != static_cast<int32_t>(count)) continue;
         IndexCase c = scattered(entries, 64);
         c.count = count;
@@ -238,10 +236,7 @@ TEST(runs_of_neighbouring_rows) {
       IndexCase c = scattered(3000, row_bytes);
       for (uint64_t i = 0; i < 3000; i++) {
         const int64_t at = static_cast<int64_t>(i);
-        (*c.src_index)[i] = pattern < 2    ? at
-                            : pattern == 2 ? at / 10 * 10
-                            : pattern == 3 ? 2999 - at
-                                           : at * 7 % 3000;
+        (*c.src_index)[i] = pattern < 2 ? at : pattern == 2 ? at / 10 * 10 : pattern == 3 ? 2999 - at : at * 7 % 3000;
         (*c.dst_index)[i] = pattern == 1 ? 2999 - at : at;
       }
       for (int order : {kAscendcSimLatest, kAscendcSimRandom}) {

@@ -38,14 +38,11 @@ GlobalTensor<uint8_t> at(uint64_t address) {
   return tensor;
 }
 
-void load(const LocalTensor<uint8_t>& to, uint64_t from, uint32_t bytes, uint16_t blocks = 1,
-          uint32_t gap = 0) {
-  DataCopyPad(to, at(from), DataCopyExtParams(blocks, bytes, gap, 0, 0),
-              DataCopyPadExtParams<uint8_t>(false, 0, 0, 0));
+void load(const LocalTensor<uint8_t>& to, uint64_t from, uint32_t bytes, uint16_t blocks = 1, uint32_t gap = 0) {
+  DataCopyPad(to, at(from), DataCopyExtParams(blocks, bytes, gap, 0, 0), DataCopyPadExtParams<uint8_t>(false, 0, 0, 0));
 }
 
-void store(uint64_t to, const LocalTensor<uint8_t>& from, uint32_t bytes, uint16_t blocks = 1,
-           uint32_t gap = 0) {
+void store(uint64_t to, const LocalTensor<uint8_t>& from, uint32_t bytes, uint16_t blocks = 1, uint32_t gap = 0) {
   DataCopyPad(at(to), from, DataCopyExtParams(blocks, bytes, 0, gap, 0));
 }
 
@@ -149,8 +146,7 @@ TEST(limits_of_flags) {
   CHECK_CONTAINS(run([](TPipe&) { SetFlag<HardEvent::MTE2_S>(0); }), "not awaited when the kernel ended");
   CHECK_CONTAINS(run([](TPipe&) { WaitFlag<HardEvent::MTE2_S>(0); }), "hangs");
   CHECK_CONTAINS(run([](TPipe&) { WaitFlag<HardEvent::MTE2_MTE3>(0); }), "hangs");
-  CHECK_CONTAINS(run([](TPipe&) { SetFlag<HardEvent::MTE2_MTE3>(0), SetFlag<HardEvent::MTE2_MTE3>(0); }),
-                 "set twice");
+  CHECK_CONTAINS(run([](TPipe&) { SetFlag<HardEvent::MTE2_MTE3>(0), SetFlag<HardEvent::MTE2_MTE3>(0); }), "set twice");
   CHECK_CONTAINS(run([](TPipe& pipe) { pipe.ReleaseEventID<HardEvent::MTE2_S>(3); }), "not allocated");
 }
 
@@ -353,7 +349,6 @@ TEST(launches_that_cannot_be) {
   CHECK_CONTAINS(run([](TPipe&) {}, {0, 0}), "a launch on 0 cores");
   CHECK_CONTAINS(run([](TPipe&) {}, {0, 129}), "a launch on 129 cores");
   CHECK_CONTAINS(
-      run([](TPipe&) { PipeBarrier<PIPE_V>(), GetBlockIdx() == 2 ? ascendc_sim::fault("x") : void(); },
-          {0, 4}),
+      run([](TPipe&) { PipeBarrier<PIPE_V>(), GetBlockIdx() == 2 ? ascendc_sim::fault("x") : void(); }, {0, 4}),
       "core 2: x");
 }

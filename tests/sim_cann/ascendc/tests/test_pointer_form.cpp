@@ -91,8 +91,7 @@ TEST(pointers_cost_of_4096_of_1152_bytes) {
     CHECK_EQ(result.sum.scalar_global_loads, 0u);
     CHECK_EQ(result.sum.all_barriers, 0u);
     printf("    %u-byte lengths: loads %llu stores %llu, bytes/payload %.4f, heaviest/mean %.3f\n", width,
-           (unsigned long long)result.sum.load_instructions,
-           (unsigned long long)result.sum.store_instructions,
+           (unsigned long long)result.sum.load_instructions, (unsigned long long)result.sum.store_instructions,
            static_cast<double>(result.sum.load_bytes) / result.payload,
            static_cast<double>(result.heaviest * result.cores) / result.payload);
   }

@@ -17,8 +17,7 @@ Request gather(uint64_t entries, std::vector<uint64_t> row_bytes, uint32_t entry
   Request request;
   request.entryCount = entries;
   request.srcIndex = {0x1000, entry_bytes, entry_bytes};
-  for (uint64_t bytes : row_bytes)
-    request.components.push_back({0x2000, 0x3000, bytes, bytes, 1000, 100, bytes});
+  for (uint64_t bytes : row_bytes) request.components.push_back({0x2000, 0x3000, bytes, bytes, 1000, 100, bytes});
   return request;
 }
 

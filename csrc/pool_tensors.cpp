@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pool_tensors.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "error.h"
+#include "host_pool/process_generation.h"
+
+namespace torch_offload {
+namespace {
+
+at::DataPtr to_data_ptr(PoolBlock block) {
+  void* const data = block.data();
+  auto* const owner = new PoolBlock(std::move(block));
+  return {data, owner, [](void* context) { delete static_cast<PoolBlock*>(context); }, at::kCPU};
+}
+
+// What torch asks when a storage of the pool is resized. A storage of 0 bytes may outlive the pool, so the allocator
+// holds it weakly and is never destroyed itself.
+class PoolAllocator final : public c10::Allocator {
+ public:
+  explicit PoolAllocator(std::weak_ptr<HostPool> pool) : pool_(std::move(pool)) {}
+
+  bool serves(const std::shared_ptr<HostPool>& pool) const { return pool_.lock() == pool; }
+
+  at::DataPtr allocate(size_t bytes) override {
+    const std::shared_ptr<HostPool> pool = pool_.lock();
+    TORCH_CHECK(pool != nullptr, "HostPool: expected the pool of the storage to exist, got a resize after its end");
+    try {
+      return to_data_ptr(pool->allocate(bytes));
+    } catch (const OutOfMemoryError& error) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+    } catch (const Error& error) {
+      TORCH_CHECK(false, error.what());
+    }
+  }
+
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+ private:
+  const std::weak_ptr<HostPool> pool_;
+};
+
+// One allocator for each pool. Fresh in a forked child, where another thread's lock would never be released.
+class Allocators {
+ public:
+  PoolAllocator* of(const std::shared_ptr<HostPool>& pool) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    PoolAllocator*& allocator = by_pool_[pool.get()];
+    // The address may have been that of an earlier pool.
+    if (allocator == nullptr || !allocator->serves(pool)) allocator = &all_.emplace_back(pool);
+    return allocator;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const HostPool*, PoolAllocator*> by_pool_;
+  std::deque<PoolAllocator> all_;
+};
+
+PerProcess<Allocators> allocators;
+
+// Bytes of a contiguous tensor; ValueError where no tensor can be that large.
+uint64_t checked_bytes(const char* what, const std::vector<int64_t>& sizes, int64_t itemsize) {
+  for (const int64_t size : sizes) {
+    if (size < 0) throw ValueError(join(what, ": expected size to be non-negative, got ", size));
+  }
+  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return 0;
+  int64_t bytes = itemsize;
+  bool overflows = false;
+  for (const int64_t size : sizes) overflows |= __builtin_mul_overflow(bytes, size, &bytes);
+  if (overflows) {
+    throw ValueError(join(what, ": expected size to address fewer than 2^63 bytes, got ", c10::IntArrayRef(sizes)));
+  }
+  return static_cast<uint64_t>(bytes);
+}
+
+// Bytes from the first element of a strided tensor to the end of its last one.
+uint64_t checked_extent(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t itemsize) {
+  if (sizes.size() != strides.size()) {
+    throw ValueError(join("view: expected as many strides as sizes (", sizes.size(), "), got ", strides.size()));
+  }
+  if (checked_bytes("view", sizes, itemsize) == 0) return 0;
+  int64_t last = 0;
+  bool overflows = false;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (strides[i] < 0) throw ValueError(join("view: expected strides to be non-negative, got ", strides[i]));
+    int64_t distance = 0;
+    overflows |= __builtin_mul_overflow(sizes[i] - 1, strides[i], &distance);
+    overflows |= __builtin_add_overflow(last, distance, &last);
+  }
+  int64_t bytes = 0;
+  overflows |= __builtin_add_overflow(last, 1, &last);
+  overflows |= __builtin_mul_overflow(last, itemsize, &bytes);
+  if (overflows)
+    throw ValueError(join("view: expected strides to address fewer than 2^63 bytes, got ", c10::IntArrayRef(strides)));
+  return static_cast<uint64_t>(bytes);
+}
+
+}  // namespace
+
+at::Tensor empty_in_pool(const std::shared_ptr<HostPool>& pool, const std::vector<int64_t>& sizes,
+                         at::ScalarType dtype) {
+  const uint64_t bytes = checked_bytes("HostPool.empty", sizes, static_cast<int64_t>(c10::elementSize(dtype)));
+  at::DataPtr data = to_data_ptr(pool->allocate(bytes));
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, std::move(data), allocators.get().of(pool),
+                       /*resizable=*/true);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
+at::Tensor view_of_pool(const std::shared_ptr<HostPool>& pool, uint64_t offset, const std::vector<int64_t>& sizes,
+                        const std::vector<int64_t>& strides, at::ScalarType dtype) {
+  const auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
+  const uint64_t bytes = checked_extent(sizes, strides, itemsize);
+  auto owner = std::make_shared<PoolBlock>(pool->view(offset, bytes));
+  if (reinterpret_cast<uintptr_t>(owner->data()) % itemsize != 0) {
+    throw ValueError(join("view: expected offset to be a multiple of ", itemsize, ", got ", offset));
+  }
+  return at::from_blob(
+      owner->data(), sizes, strides, [owner](void*) mutable { owner.reset(); }, at::TensorOptions().dtype(dtype));
+}
+
+}  // namespace torch_offload
