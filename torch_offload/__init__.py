@@ -10,7 +10,17 @@ _load_extension()
 # ruff: noqa: E402  (what follows needs the compiled module)
 from torch_offload import decomposition  # noqa: F401  (registers what sparse_copy becomes in graphs)
 from torch_offload.ops import sparse_copy, sparse_copy_ptrs
-from torch_offload.pool import HostPool, PoolBlock, PoolHandle, PoolStats, empty, init, is_initialized, uninit
+from torch_offload.pool import (
+    HostPool,
+    PoolBlock,
+    PoolHandle,
+    PoolStats,
+    PoolTensor,
+    empty,
+    init,
+    is_initialized,
+    uninit,
+)
 
 __version__ = _version("torch_offload")
 
@@ -19,6 +29,7 @@ __all__ = [
     "PoolBlock",
     "PoolHandle",
     "PoolStats",
+    "PoolTensor",
     "empty",
     "init",
     "is_initialized",

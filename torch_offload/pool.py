@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import logging
 import operator
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple
 from types import TracebackType
 from typing import Any
 
@@ -14,88 +14,21 @@ import torch
 from torch import Tensor
 
 from torch_offload import _C
+from torch_offload.pool_exchange import export_tensor, import_tensor
+from torch_offload.pool_records import PoolBlock, PoolHandle, PoolStats, PoolTensor
 from torch_offload.progress import ProgressBar
 
-__all__ = ["HostPool", "PoolBlock", "PoolHandle", "PoolStats", "empty", "init", "is_initialized", "uninit"]
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PoolStats:
-    """One consistent snapshot of a pool; all sizes in bytes.
-
-    Attributes:
-        capacity: Bytes that can be handed out.
-        used: Bytes in live blocks, rounding to the alignment included. `used + free == capacity`.
-        free: Bytes in free blocks.
-        requested: Bytes in live blocks as asked for; `used - requested` is what rounding costs.
-        largest_free: The largest block that can be had now.
-        peak: The highest `used` so far.
-        live_blocks: Blocks handed out, those of size 0 included.
-        free_blocks: Free blocks; 1 when everything has come back.
-        allocations: Successful allocations so far.
-        frees: Blocks given back so far.
-        double_frees: Refused frees of free memory (C interface).
-        foreign_frees: Refused frees of other addresses (C interface).
-        page_size: The smallest page that backs the memory.
-        numa_node: The node that the memory is bound to, or None.
-        locked: Whether the memory is locked against swapping.
-        device_registered: Whether the accelerator can address the memory.
-        shared: Whether other processes can attach.
-        attached: Whether the memory is another process's pool.
-        closed: Whether new allocations are refused.
-    """
-
-    capacity: int
-    used: int
-    free: int
-    requested: int
-    largest_free: int
-    peak: int
-    live_blocks: int
-    free_blocks: int
-    allocations: int
-    frees: int
-    double_frees: int
-    foreign_frees: int
-    page_size: int
-    numa_node: int | None
-    locked: bool
-    device_registered: bool
-    shared: bool
-    attached: bool
-    closed: bool
-
-
-@dataclass(frozen=True)
-class PoolBlock:
-    """One block of a pool's map.
-
-    Attributes:
-        offset: Bytes from the pool's beginning.
-        size: Bytes, rounded to the alignment.
-        requested: Bytes as asked for; 0 for a free block.
-        free: Whether it can be handed out.
-    """
-
-    offset: int
-    size: int
-    requested: int
-    free: bool
-
-
-@dataclass(frozen=True)
-class PoolHandle:
-    """Names a shared pool to other processes of the same user; picklable. Made by `HostPool.share`."""
-
-    pid: int
-    fd: int
-    inode: int
-    capacity: int
-    length: int
-    page_size: int
-    name: str
+__all__ = [
+    "HostPool",
+    "PoolBlock",
+    "PoolHandle",
+    "PoolStats",
+    "PoolTensor",
+    "empty",
+    "init",
+    "is_initialized",
+    "uninit",
+]
 
 
 class HostPool:
@@ -127,6 +60,9 @@ class HostPool:
         torch.OutOfMemoryError: The system, or the control group of this process, has not that much memory (or,
             with `"require"`, not that many huge pages).
 
+    Warns:
+        RuntimeWarning: Huge pages, locking or the NUMA node were denied. Once per text in a process.
+
     Example:
         >>> pool = torch_offload.HostPool(1 << 20)
         >>> keys = pool.empty((64, 512), dtype=torch.bfloat16)
@@ -150,12 +86,14 @@ class HostPool:
         options = _options(capacity, device, alignment, huge_pages, numa_node, prefault_threads, name, shared, lock)
         with ProgressBar(f"{options[-1]}: prefault") as progress:
             self._pool = _C.HostPool.create(*options, progress)
-        _report(self._pool)
+        self._handle: PoolHandle | None = None
+        _warn(self._pool)
 
     @classmethod
-    def _wrap(cls, pool: _C.HostPool) -> HostPool:
+    def _wrap(cls, pool: _C.HostPool, handle: PoolHandle | None = None) -> HostPool:
         self = cls.__new__(cls)
         self._pool = pool
+        self._handle = handle
         return self
 
     def empty(
@@ -206,7 +144,8 @@ class HostPool:
         Raises:
             RuntimeError: The pool was made without `shared`.
         """
-        return PoolHandle(**self._pool.share())
+        self._handle = PoolHandle(**self._pool.share())
+        return self._handle
 
     @classmethod
     def attach(cls, handle: PoolHandle) -> HostPool:
@@ -221,7 +160,40 @@ class HostPool:
         Raises:
             RuntimeError: The owner is gone, or may not be read.
         """
-        return cls._wrap(_C.HostPool.attach(*handle.__dict__.values()))
+        return cls._wrap(_C.HostPool.attach(*astuple(handle)), handle)
+
+    def export(self, t: Tensor) -> PoolTensor:
+        """Returns what another process that has this pool needs to `import_` a tensor in its memory.
+
+        No bytes are copied. `t`, or another tensor of its storage, must live as long as the others use it.
+
+        Args:
+            t (Tensor): A strided tensor in this pool's memory; views too.
+
+        Raises:
+            TypeError: `t` is no tensor.
+            ValueError: `t` is not strided, or lies elsewhere.
+            RuntimeError: The pool was made without `shared`, or was closed before it was shared.
+        """
+        return export_tensor(self._pool, self._identity(), t)
+
+    def import_(self, meta: PoolTensor) -> Tensor:
+        """Returns the tensor that another process has exported: the same bytes, without a copy.
+
+        It keeps the memory mapped, but no block: that is the exporter's.
+
+        Args:
+            meta (PoolTensor): From `export` of this pool, in any process.
+
+        Raises:
+            TypeError: `meta` is no `PoolTensor`.
+            ValueError: `meta` belongs to another pool, or is out of its range.
+            RuntimeError: As for `export`.
+        """
+        return import_tensor(self._pool, self._identity(), meta)
+
+    def _identity(self) -> PoolHandle:
+        return self._handle or self.share()
 
     def __enter__(self) -> HostPool:
         return self
@@ -252,7 +224,11 @@ def init(capacity: int, **options: Any) -> None:
     with ProgressBar(f"{values[-1]}: prefault") as progress:
         pool = _C.init_default_pool(*values, progress)
     if not existed:
-        _report(pool)
+        try:
+            _warn(pool)
+        except RuntimeWarning:  # warnings are errors: a failed init leaves nothing behind
+            _C.uninit_default_pool()
+            raise
 
 
 def uninit() -> None:
@@ -363,6 +339,12 @@ def _plain_dtype(dtype: torch.dtype | None) -> torch.dtype:
 _QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 
 
-def _report(pool: _C.HostPool) -> None:
+def _warn(pool: _C.HostPool) -> None:
+    """Warns of every wish that the system denied, once per text."""
     for text in pool.warnings():
-        _log.warning("%s: %s", pool.name(), text)
+        if text not in _warned:
+            warnings.warn(f"HostPool: {text}", RuntimeWarning, stacklevel=3)
+            _warned.add(text)
+
+
+_warned: set[str] = set()

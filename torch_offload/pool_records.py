@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host pool tells about itself: plain values, all of them picklable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["PoolBlock", "PoolHandle", "PoolStats", "PoolTensor"]
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """One consistent snapshot of a pool; all sizes in bytes.
+
+    Attributes:
+        capacity: Bytes that can be handed out.
+        used: Bytes in live blocks, rounding to the alignment included. `used + free == capacity`.
+        free: Bytes in free blocks.
+        requested: Bytes in live blocks as asked for; `used - requested` is what rounding costs.
+        largest_free: The largest block that can be had now.
+        peak: The highest `used` so far.
+        live_blocks: Blocks handed out, those of size 0 included.
+        free_blocks: Free blocks; 1 when everything has come back.
+        allocations: Successful allocations so far.
+        frees: Blocks given back so far.
+        double_frees: Refused frees of free memory (C interface).
+        foreign_frees: Refused frees of other addresses (C interface).
+        page_size: The smallest page that backs the memory.
+        numa_node: The node that the memory is bound to, or None.
+        locked: Whether the memory is locked against swapping.
+        device_registered: Whether the accelerator can address the memory.
+        shared: Whether other processes can attach.
+        attached: Whether the memory is another process's pool.
+        closed: Whether new allocations are refused.
+    """
+
+    capacity: int
+    used: int
+    free: int
+    requested: int
+    largest_free: int
+    peak: int
+    live_blocks: int
+    free_blocks: int
+    allocations: int
+    frees: int
+    double_frees: int
+    foreign_frees: int
+    page_size: int
+    numa_node: int | None
+    locked: bool
+    device_registered: bool
+    shared: bool
+    attached: bool
+    closed: bool
+
+
+@dataclass(frozen=True)
+class PoolBlock:
+    """One block of a pool's map.
+
+    Attributes:
+        offset: Bytes from the pool's beginning.
+        size: Bytes, rounded to the alignment.
+        requested: Bytes as asked for; 0 for a free block.
+        free: Whether it can be handed out.
+    """
+
+    offset: int
+    size: int
+    requested: int
+    free: bool
+
+
+@dataclass(frozen=True)
+class PoolHandle:
+    """Names a shared pool to other processes of the same user; picklable. Made by `HostPool.share`."""
+
+    pid: int
+    fd: int
+    inode: int
+    capacity: int
+    length: int
+    page_size: int
+    name: str
+
+
+@dataclass(frozen=True)
+class PoolTensor:
+    """Names a tensor in a shared pool to other processes that have the pool; picklable. Made by `HostPool.export`.
+
+    Attributes:
+        pool: Which pool.
+        offset: Bytes from the pool's beginning to the first element.
+        size: The shape.
+        stride: In elements.
+        dtype: Of the elements.
+    """
+
+    pool: PoolHandle
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
