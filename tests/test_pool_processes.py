@@ -39,7 +39,7 @@ def attach(state, handle):
 
 
 def bytes_of(state, meta):
-    return state["pool"].import_(meta).contiguous().view(torch.uint8).numpy().tobytes()
+    return state["pool"].import_(meta).contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
 def fill(state, meta, value):
@@ -76,7 +76,7 @@ def test_both_sides_see_the_same_bytes(workers, shared_pool):
 
 def test_only_the_owner_allocates(workers, shared_pool):
     workers[0].call(attach, shared_pool.share())
-    with pytest.raises(RuntimeError, match="attach"):
+    with pytest.raises(RuntimeError, match="only the process that owns"):
         workers[0].call(allocate)
     workers[0].call(drop)
     shared_pool.empty(1)
@@ -190,11 +190,14 @@ def holders_of(name):
     """Processes that have a memfd of that name open or mapped."""
     found = set()
     for process in glob.glob("/proc/[0-9]*"):
-        with contextlib.suppress(OSError):
-            names = [os.readlink(link) for link in glob.glob(f"{process}/fd/*")]
-            with open(f"{process}/maps") as maps:
-                if name in maps.read() or any(name in link for link in names):
-                    found.add(int(os.path.basename(process)))
+        holds = ""
+        with contextlib.suppress(OSError), open(f"{process}/maps") as maps:
+            holds += maps.read()
+        for link in glob.glob(f"{process}/fd/*"):
+            with contextlib.suppress(OSError):
+                holds += os.readlink(link)
+        if name in holds:
+            found.add(int(os.path.basename(process)))
     return found
 
 
@@ -230,6 +233,7 @@ def test_the_owner_closes(workers):
     with pytest.raises(RuntimeError, match="attach expected"):
         HostPool.attach(handle)
     assert t.tolist() == list(range(1000))
+    assert holders_of(name) == {os.getpid()}
     del t, attached
     assert holders_of(name) == set()
 
