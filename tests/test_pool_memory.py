@@ -188,7 +188,10 @@ number = {"x86_64": 237, "aarch64": 235}[platform.machine()]  # mbind
 def instruction(code, value, yes=0, no=0):
     return struct.pack("HBBI", code, yes, no, value)
 program = ctypes.create_string_buffer(
-    instruction(0x20, 0) + instruction(0x15, number, 0, 1) + instruction(0x06, 0x00050001) + instruction(0x06, 0x7FFF0000)
+    instruction(0x20, 0)  # the number of the system call
+    + instruction(0x15, number, 0, 1)
+    + instruction(0x06, 0x00050001)  # answer EPERM
+    + instruction(0x06, 0x7FFF0000)  # allow
 )
 filters = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(program)))
 libc = ctypes.CDLL(None)

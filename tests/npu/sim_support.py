@@ -41,9 +41,7 @@ def launch_copy(src, dst, *, size=None, blocks=4):
 
 
 def _launch_with_host_args(function, blocks, stream, args):
-    return acl.aclrtLaunchKernelWithHostArgs(
-        function, blocks, stream, None, args, SIZE(len(args)), None, SIZE(0)
-    )
+    return acl.aclrtLaunchKernelWithHostArgs(function, blocks, stream, None, args, SIZE(len(args)), None, SIZE(0))
 
 
 def _launch_with_handle(function, blocks, stream, args):
