@@ -28,6 +28,7 @@ sanitize:  ## the C++ tests under AddressSanitizer with UBSan, and under ThreadS
 
 bench: build  ## print the measured ratios
 	$(BIN)/python benchmarks/bench_sparse_copy.py
+	$(BIN)/python benchmarks/bench_host_pool.py
 
 lint: build
 	$(BIN)/ruff check $(PYTHON_DIRS)
