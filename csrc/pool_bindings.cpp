@@ -38,8 +38,7 @@ at::Tensor empty(const PoolPtr& pool, const std::vector<int64_t>& sizes, at::Sca
   PoolBlock block = pool->allocate(checked_bytes(sizes, itemsize));
   void* data = block.data();
   auto owner = std::make_shared<PoolBlock>(std::move(block));
-  return at::from_blob(
-      data, sizes, [owner](void*) mutable { owner.reset(); }, at::TensorOptions().dtype(dtype));
+  return at::from_blob(data, sizes, [owner](void*) mutable { owner.reset(); }, at::TensorOptions().dtype(dtype));
 }
 
 // `progress(done, total)` runs with the GIL, in the thread that creates the pool; what it raises reaches the caller.
@@ -157,8 +156,8 @@ void bind_pool(py::module_& m) {
     return [make](uint64_t capacity, uint64_t alignment, const std::string& huge_pages, int numa_node,
                   int prefault_threads, int32_t device, bool shared, bool lock, const std::string& name,
                   const py::object& progress) {
-      const PoolOptions options = make_options(capacity, alignment, huge_pages, numa_node, prefault_threads, device,
-                                               shared, lock, name);
+      const PoolOptions options =
+          make_options(capacity, alignment, huge_pages, numa_node, prefault_threads, device, shared, lock, name);
       const Progress report = to_progress(progress);
       py::gil_scoped_release unlocked;
       return make(options, report);
@@ -180,9 +179,8 @@ void bind_pool(py::module_& m) {
       .def("capacity", &HostPool::capacity)
       .def("name", [](const HostPool& pool) { return pool.options().name; })
       .def("warnings", &HostPool::warnings)
-      .def("contains", [](const HostPool& pool, uintptr_t address) {
-        return pool.contains(reinterpret_cast<const void*>(address));
-      })
+      .def("contains", [](const HostPool& pool,
+                          uintptr_t address) { return pool.contains(reinterpret_cast<const void*>(address)); })
       .def("offset_of", [](const HostPool& pool, uintptr_t address) {
         return pool.offset_of(reinterpret_cast<const void*>(address));
       });
