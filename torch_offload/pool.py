@@ -39,8 +39,8 @@ class HostPool:
 
     The memory is one mapping. Blocks are chosen by best fit and joined with their free neighbours when they come
     back; sizes are rounded to the alignment only. A block comes back when the last reference to its storage goes:
-    the tensor itself, a view, a numpy array, a DLPack capsule. A storage that is resized moves to another block of the
-    pool. All methods may be called from any thread.
+    the tensor itself, a view, a numpy array, a DLPack capsule. All methods may be called from any thread. A tensor that
+    outgrows its storage (`resize_`) moves to another block of the pool, or, with a warning, to ordinary memory.
 
     In a forked child the tensors can be read; the pool can neither hand out nor take back blocks there.
 
@@ -214,7 +214,7 @@ class HostPool:
         handle = self._handle or self.share()
         # Nothing of an empty tensor lies anywhere.
         return TensorMeta(
-            handle, offset if tensor.numel() else 0, tuple(tensor.shape), tuple(map(int, tensor.stride())), tensor.dtype
+            handle, int(offset) if tensor.numel() else 0, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
         )
 
     def import_(self, meta: TensorMeta) -> Tensor:
