@@ -62,7 +62,7 @@ def test_init_again_with_other_arguments_is_an_error_and_changes_nothing(capacit
     torch_offload.init(MIB, **PLAIN)
     tensor = torch_offload.empty(100).fill_(1)
     before = torch_offload.default_pool().stats()
-    with pytest.raises(RuntimeError, match="expected the arguments of the first call.*call uninit first"):
+    with pytest.raises(RuntimeError, match=r"expected the arguments of the first call.*call uninit first"):
         torch_offload.init(capacity, **{**PLAIN, **options})
     assert torch_offload.default_pool().stats() == before
     assert tensor.sum() == 100

@@ -29,7 +29,8 @@ ENDINGS = {
     "attributes of modules": ("torch.kept = tensor; sys.kept = pool; torch_offload.kept = view; os.kept = default", 0),
     # Its thread must not drop tensors while the interpreter ends: torch 2.13 itself aborts then, for any tensor.
     "a daemon thread that polls, makes pools and keeps what it allocates": (
-        "def run():\n  while True: pool.stats(), pool.blocks(), HostPool(4096, huge_pages='never'), kept.append(pool.empty(0))\n"
+        "def run():\n  while True:\n"
+        "    pool.stats(), pool.blocks(), HostPool(4096, huge_pages='never'), kept.append(pool.empty(0))\n"
         "kept = []; threading.Thread(target=run, daemon=True).start()",
         0,
     ),

@@ -52,7 +52,7 @@ def test_allocating_in_the_child_raises_a_clear_error():
 
     def child():
         for call in (lambda: pool.empty(1), lambda: pool.empty(0), pool.stats, pool.blocks):
-            with pytest.raises(RuntimeError, match="got a forked child.*make a pool of its own"):
+            with pytest.raises(RuntimeError, match=r"got a forked child.*make a pool of its own"):
                 call()
         with pytest.warns(UserWarning, match="moved to ordinary memory: .*forked child"):
             tensor.resize_(100).fill_(1)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many threads on one pool: no wrong byte, consistent snapshots, no deadlock with the interpreter's lock."""
 
+import contextlib
 import faulthandler
 import gc
 import queue
@@ -79,10 +80,8 @@ def test_sixteen_threads_allocate_fill_verify_and_free_elsewhere_while_one_polls
             verify(tensor, mark)
             del tensor
             if step % 3 == 0:
-                try:
+                with contextlib.suppress(queue.Empty):
                     verify(*handed_over.get_nowait())
-                except queue.Empty:
-                    pass
             if step % 50 == 0:
                 gc.collect()
 
