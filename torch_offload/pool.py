@@ -39,8 +39,8 @@ class HostPool:
 
     The memory is one mapping. Blocks are chosen by best fit and joined with their free neighbours when they come
     back; sizes are rounded to the alignment only. A block comes back when the last reference to its storage goes:
-    the tensor itself, a view, a numpy array, a DLPack capsule. A storage that is resized moves to another block of the
-    pool. All methods may be called from any thread.
+    the tensor itself, a view, a numpy array, a DLPack capsule. All methods may be called from any thread. A tensor that
+    outgrows its storage (`resize_`) moves to another block of the pool, or, with a warning, to ordinary memory.
 
     In a forked child the tensors can be read; the pool can neither hand out nor take back blocks there.
 
