@@ -1,186 +1,226 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host pool against malloc, torch.empty, touching pages one after another, and power-of-two rounding, in one run.
+"""What the host pool costs: allocations per second, prefaulting, and memory lost to rounding and fragmentation.
 
-Pairs of allocate and free: a random-size trace (up to 64 B, 128 B, ... 512 KiB, each bound as often, 1000 blocks alive
-per thread) through the C++ core (`make -C tests/cpp bench`), and `HostPool.empty` against `torch.empty` from Python,
-where two threads share the interpreter's lock.
-
-Memory: a trace like that of a serving engine. Requests arrive, their caches grow and move to a larger block every 64
-tokens, and are freed at completion. It is replayed with the sizes as they are and with sizes rounded to powers of two.
-"rounding" is used over requested bytes at the peak; "footprint" is the highest address ever used over the peak of
-requested bytes: what the pool must hold to serve the trace, fragmentation included.
+The torch-free core is timed by `host_pool_bench.cpp` (built on the first run, needs a C++ compiler and make) against
+malloc and against a first touch by one thread; tensors are timed against `torch.empty`. The serving trace is made by a
+seed: requests arrive, their caches grow token by token in chunks, and everything goes back when a request ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import random
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from timing import machine, measure
 
-import torch_offload
+from torch_offload import HostPool
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE = ROOT / "build/cpp/plain/benchmarks/host_pool_bench.cpp.run"
-
-PAIRS_PER_CALL = 2000
-LIVE_TENSORS = 200
-
-TOKEN_BYTES = 656  # one layer of one token: fp8 latent, scales, rope part
-REALLOCATE_EVERY = 64  # tokens
-CONCURRENT = 48
-
-
-@dataclass(frozen=True)
-class Event:
-    """A request gets a block of `size` bytes and gives its former one back; 0 bytes: it has completed."""
-
-    request: int
-    size: int
+CORE_BENCH = ROOT / "build/cpp/plain/benchmarks/host_pool_bench.cpp.run"
+# Bytes of a token in one layer: latent and rope in bf16, indexer key in fp8, its scale.
+TOKEN_BYTES = (1152, 128, 4)
+CHUNK_TOKENS = 256
 
 
 def main() -> int:
-    """Runs the benchmark and prints figures, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0, help="time for each Python measurement (%(default)s)")
-    parser.add_argument("--requests", type=int, default=600, help="in the serving trace (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of every trace (%(default)s)")
-    parser.add_argument("--no-core", action="store_true", help="leave the C++ part out")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    args = parser.parse_args()
-    report: dict[str, Any] = {"machine": machine()}
-    report["core"] = [] if args.no_core else run_core()
-    report["python"] = [compare_empty(threads, args.seconds, args.seed) for threads in (1, 2)]
-    report["serving"] = compare_rounding(serving_trace(args.requests, args.seed))
+    """Runs the benchmark and prints tables, or JSON."""
+    args = parse_arguments()
+    results: dict[str, object] = {"fragmentation": fragmentation(args.requests, args.layers, args.seed)}
+    results["tensors"] = [tensors(threads, args.seed, args.seconds) for threads in (1, 2)]
+    results["core"] = core(args.repeats, args.gib)
     if args.json:
-        json.dump(report, sys.stdout, indent=2)
+        json.dump({"machine": machine(), **results}, sys.stdout, indent=2)
         print()
     else:
-        print_report(report)
+        print_tables(results)
+        print("\n" + "\n".join(f"{key}: {value}" for key, value in machine().items()))
     return 0
 
 
-def run_core() -> list[dict[str, Any]]:
-    """Builds and runs the C++ part."""
-    subprocess.run(["make", "-s", "-C", str(ROOT / "tests/cpp"), "bench"], check=True, stdout=sys.stderr)
-    lines = subprocess.run([CORE, "--json"], check=True, capture_output=True, text=True).stdout.splitlines()
-    return [json.loads(line) for line in lines]
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="for each comparison of tensors (default %(default)s)"
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="of each comparison of the core (default %(default)s)")
+    parser.add_argument("--gib", type=float, default=1.0, help="memory to prefault (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=600, help="of the serving trace (default %(default)s)")
+    parser.add_argument("--layers", type=int, default=4, help="of the serving trace (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of both traces (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    return parser.parse_args()
 
 
-def compare_empty(threads: int, seconds: float, seed: int) -> dict[str, Any]:
-    """Times pairs of `empty` and drop on one trace of random sizes."""
-    rng = random.Random(seed)
-    trace = [(rng.randrange(LIVE_TENSORS), rng.randint(1, 64 << rng.randrange(14))) for _ in range(PAIRS_PER_CALL)]
-    pool = torch_offload.HostPool(1 << 28)
+# Allocations per second.
 
-    def churn(empty: Callable[..., torch.Tensor]) -> None:
-        live: list[torch.Tensor | None] = [None] * LIVE_TENSORS
-        for slot, size in trace:
-            live[slot] = None
-            live[slot] = empty(size, dtype=torch.uint8)
 
-    with ThreadPoolExecutor(threads) as workers:
-        timings = measure(
-            {
-                "HostPool.empty": lambda _: list(workers.map(churn, [pool.empty] * threads)),
-                "torch.empty": lambda _: list(workers.map(churn, [torch.empty] * threads)),
-            },
-            seconds=seconds,
-        )
+def random_sizes(count: int, seed: int) -> list[tuple[int, int]]:
+    """Returns (slot, bytes): whose tensor is replaced, by one of which size; small ones as often as large ones."""
+    choice = random.Random(seed)
+    return [(choice.randrange(1000), 1 + choice.randrange(64 << choice.randrange(13))) for _ in range(count)]
+
+
+def tensors(threads: int, seed: int, seconds: float) -> dict[str, object]:
+    """Times pairs of making and dropping a tensor; the threads share the interpreter's lock."""
+    pool = HostPool(1 << 30, huge_pages="never")
+    traces = [random_sizes(5000, seed + thread) for thread in range(threads)]
+
+    def replay(empty) -> None:
+        def work(trace: list[tuple[int, int]]) -> None:
+            live: list[torch.Tensor | None] = [None] * 1000
+            for slot, size in trace:
+                live[slot] = None
+                live[slot] = empty(size, dtype=torch.uint8)
+
+        workers = [threading.Thread(target=work, args=(trace,)) for trace in traces]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    timings = measure(
+        {"HostPool.empty": lambda i: replay(pool.empty), "torch.empty": lambda i: replay(torch.empty)}, seconds=seconds
+    )
+    pairs = sum(len(trace) for trace in traces)
     return {
         "threads": threads,
-        "pairs_per_s": {name: threads * PAIRS_PER_CALL / timing.median for name, timing in timings.items()},
-        "seconds": {name: asdict(timing) | {"spread": timing.spread} for name, timing in timings.items()},
+        "pairs_per_second": {name: pairs / timing.median for name, timing in timings.items()},
+        "spread": {name: timing.spread for name, timing in timings.items()},
     }
 
 
-def serving_trace(requests: int, seed: int) -> list[Event]:
-    """Requests of long-tailed lengths, `CONCURRENT` at a time; each step every one of them grows by one token."""
-    rng = random.Random(seed)
-    waiting = [(int(rng.lognormvariate(6, 1)) + 1, int(rng.expovariate(1 / 300)) + 1) for _ in range(requests)]
-    running: dict[int, list[int]] = {}  # request -> tokens now, tokens at the end, tokens in its block
-    events: list[Event] = []
-    started = 0
-    while started < requests or running:
-        while len(running) < CONCURRENT and started < requests:
-            prompt, answer = waiting[started]
-            running[started] = [prompt, prompt + answer, prompt]
-            events.append(Event(started, prompt * TOKEN_BYTES))
-            started += 1
-        for request, state in list(running.items()):
-            state[0] += 1
-            if state[0] > state[1]:
-                events.append(Event(request, 0))
-                del running[request]
-            elif state[0] > state[2]:
-                state[2] = state[0] + REALLOCATE_EVERY - 1
-                events.append(Event(request, state[2] * TOKEN_BYTES))
-    return events
+def core(repeats: int, gib: float) -> list[dict[str, object]] | None:
+    """Builds and runs the benchmark of the core; None where it cannot be built."""
+    if shutil.which("make") is None or shutil.which("g++") is None:
+        return None
+    subprocess.run(
+        ["make", "-s", "-C", ROOT / "tests/cpp", "FLAVOUR=plain", "bench"], check=True, stdout=subprocess.DEVNULL
+    )
+    lines = subprocess.run([CORE_BENCH, str(repeats), str(gib)], check=True, capture_output=True, text=True).stdout
+    return [json.loads(line) for line in lines.splitlines()]
 
 
-def replay(events: list[Event], round_size: Callable[[int], int]) -> dict[str, float]:
-    """Serves a trace from a pool with room to spare."""
-    pool = torch_offload.HostPool(2 << 30, huge_pages="never")  # nothing touches it
-    base = pool.empty(pool.stats().capacity, dtype=torch.uint8).data_ptr()
-    live: dict[int, torch.Tensor] = {}
+# Memory lost.
+
+
+def serving_trace(requests: int, layers: int, seed: int) -> Iterator[tuple[str, int, int]]:
+    """Yields ("new", request, bytes) and ("end", request, 0) as a server with up to 32 running requests makes them.
+
+    A request brings a prompt of 1 to some 8,000 tokens, one block for each component of each layer, and generates up
+    to 2,000 tokens: whenever its blocks are full, each component gets one for the next 256 tokens.
+    """
+    choice = random.Random(seed)
+    events: list[tuple[int, int, int, int]] = []  # time, order, request, tokens still to come
+    time = order = 0
+    for request in range(requests):
+        while len(events) >= 32 or (events and events[0][0] <= time):
+            time, _, grown, left = heapq.heappop(events)
+            if left <= 0:
+                yield "end", grown, 0
+                continue
+            tokens = min(left, CHUNK_TOKENS)
+            yield from (("new", grown, tokens * size) for size in TOKEN_BYTES * layers)
+            order += 1
+            heapq.heappush(events, (time + tokens, order, grown, left - tokens))
+        prompt = 1 + int(choice.lognormvariate(6.5, 1.0)) % 8000
+        yield from (("new", request, prompt * size) for size in TOKEN_BYTES * layers)
+        order += 1
+        heapq.heappush(events, (time + choice.randrange(64), order, request, choice.randrange(1, 2000)))
+        time += choice.randrange(64)
+    for _, _, request, _ in events:
+        yield "end", request, 0
+
+
+def power_of_two(size: int) -> int:
+    """Returns the size that a caching host allocator would take."""
+    return 1 << (size - 1).bit_length()
+
+
+def fits(trace: list[tuple[str, int, int]], capacity: int, round_up: bool) -> tuple[bool, float]:
+    """Replays the trace; returns whether everything fitted, and the highest ratio of used to requested at a peak."""
+    pool = HostPool(capacity, huge_pages="never")
+    live: dict[int, list[torch.Tensor]] = {}
+    requested, peak, ratio = 0, 0, 0.0
     sizes: dict[int, int] = {}
-    requested = peak_requested = peak_used = highest = 0
-    for event in events:
-        requested += event.size - sizes.get(event.request, 0)
-        if event.size:
-            # The old block lives until the new one is there: its bytes have to be copied.
-            t = pool.empty(round_size(event.size), dtype=torch.uint8)
-            highest = max(highest, t.data_ptr() - base + t.nbytes)
-            moving = sizes.get(event.request, 0)
-            if requested + moving > peak_requested:
-                peak_requested, peak_used = requested + moving, pool.stats().used
-            live[event.request], sizes[event.request] = t, event.size
-            del t
-        else:
-            del live[event.request], sizes[event.request]
-    return {
-        "peak_requested": peak_requested,
-        "rounding": peak_used / peak_requested,
-        "footprint": highest / peak_requested,
-        "events": len(events),
+    for kind, request, size in trace:
+        if kind == "end":
+            del live[request]
+            requested -= sizes.pop(request)
+            continue
+        try:
+            tensor = pool.empty(power_of_two(size) if round_up else size, dtype=torch.uint8)
+        except torch.OutOfMemoryError:
+            return False, 0.0
+        live.setdefault(request, []).append(tensor)
+        sizes[request] = sizes.get(request, 0) + size
+        requested += size
+        if requested > peak:
+            peak, ratio = requested, pool.stats().used / requested
+    return True, ratio
+
+
+def fragmentation(requests: int, layers: int, seed: int) -> dict[str, object]:
+    """Compares bytes used, and the smallest pool that the trace needs, with the bytes requested at the peak."""
+    trace = list(serving_trace(requests, layers, seed))
+    live: dict[int, int] = {}
+    total = peak = 0
+    for kind, request, size in trace:
+        total += size if kind == "new" else -live.pop(request)
+        if kind == "new":
+            live[request] = live.get(request, 0) + size
+        peak = max(peak, total)
+    result: dict[str, object] = {
+        "blocks": sum(kind == "new" for kind, _, _ in trace),
+        "peak_requested_bytes": peak,
     }
+    for name, round_up in (("pool", False), ("power_of_two", True)):
+        _, ratio = fits(trace, 4 * peak, round_up)
+        low, high = peak, 4 * peak
+        while high - low > peak // 500:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(trace, middle, round_up)[0] else (middle, high)
+        result[name] = {"used_over_requested": ratio, "smallest_pool_over_requested": high / peak}
+    return result
 
 
-def compare_rounding(events: list[Event]) -> dict[str, dict[str, float]]:
-    """Replays with exact sizes and with powers of two."""
-    return {
-        "best fit, exact sizes": replay(events, lambda size: size),
-        "powers of two": replay(events, lambda size: 1 << (size - 1).bit_length()),
-    }
+# Output.
 
 
-def print_report(report: dict[str, Any]) -> None:
-    """Prints all figures."""
-    for line in report["core"]:
-        print(f"C++     {line['what']:24} {line['threads']} thread(s) {line['median']:9.2f} {line['unit']:9} "
-              f"({line['low']:.2f} to {line['high']:.2f})")  # fmt: skip
-    speeds = {(line["what"], line["threads"]): line["median"] for line in report["core"]}
-    if speeds:
-        touch = speeds["first touch of 1 GiB", 1]
-        print(f"C++     prefault over first touch: {speeds['prefault of 1 GiB', 1] / touch:.2f}x with 1 thread, "
-              f"{speeds['prefault of 1 GiB', 2] / touch:.2f}x with 2")  # fmt: skip
-    for result in report["python"]:
-        for name, speed in result["pairs_per_s"].items():
-            print(f"Python  {name + ' + drop':24} {result['threads']} thread(s) {speed / 1e6:9.2f} M pairs/s "
-                  f"(spread {result['seconds'][name]['spread']:.0%})")  # fmt: skip
-    for name, figures in report["serving"].items():
-        print(f"trace   {name:24} {figures['events']} blocks, {figures['peak_requested'] / 2**20:.0f} MiB at the peak: "
-              f"rounding {figures['rounding']:.4f}, footprint {figures['footprint']:.3f}")  # fmt: skip
-    print("\n" + "\n".join(f"{key}: {value}" for key, value in report["machine"].items()))
+def print_tables(results: dict[str, object]) -> None:
+    """Prints everything for people."""
+    lost = results["fragmentation"]
+    print(f"serving trace: {lost['blocks']} blocks, at most {lost['peak_requested_bytes'] / 1e6:.0f} MB at a time")
+    print(f"{'':32} {'used / requested':>18} {'smallest pool / requested':>27}")
+    for name, words in (("pool", "HostPool"), ("power_of_two", "sizes rounded to powers of two")):
+        row = lost[name]
+        print(f"{words:32} {row['used_over_requested']:18.3f} {row['smallest_pool_over_requested']:27.3f}")
+    print(f"\n{'pairs of making and dropping':32} {'M/s':>9} {'spread':>8}")
+    for row in results["tensors"]:
+        for name, rate in row["pairs_per_second"].items():
+            words = f"{name}, {row['threads']} thread{'s' * (row['threads'] > 1)}"
+            print(f"{words:32} {rate / 1e6:9.3f} {row['spread'][name]:8.0%}")
+    if results["core"] is None:
+        print("\nthe core was not timed: make or g++ is missing")
+        return
+    what = ""
+    for row in results["core"]:
+        if row["what"] != what:
+            what, base = row["what"], row["median"]
+            print(f"\n{what:32} {'median':>9} {'low':>9} {'high':>9} {'ratio':>7}")
+        unit = 1e9 if "bytes" in what else 1e6
+        print(f"{row['side']:32} {row['median'] / unit:9.2f} {row['low'] / unit:9.2f} {row['high'] / unit:9.2f} "
+              f"{row['median'] / base:6.2f}x")  # fmt: skip
+    print("(pairs in millions, bytes in GB; the ratio is to the first line)")
 
 
 if __name__ == "__main__":

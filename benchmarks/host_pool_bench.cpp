@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Allocate/free pairs per second of HostPool and of malloc on one trace of random sizes, with 1 and 2 threads, and
-// prefaulting with 1 and 2 threads against touching the pages one after another. `make -C tests/cpp bench` builds it;
-// it prints one line for each measurement, with `--json` as JSON. The sides of a comparison take turns.
-#include <sys/mman.h>
-
+// Times the torch-free core: allocate/free pairs of HostPool and of malloc on one trace of random sizes, with 1 and 2
+// threads, and prefaulting against a first touch by one thread. The sides of a comparison take turns. Prints one JSON
+// object a line; `benchmarks/bench_host_pool.py` builds, runs and reads it.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
@@ -25,7 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kLive = 1000;  // blocks that each thread holds
 constexpr int kPairs = 400000;
-constexpr int kRepeats = 5;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -44,7 +40,7 @@ std::vector<Step> make_trace(uint32_t seed) {
   return trace;
 }
 
-// Runs the trace in each of `threads` threads at once and returns pairs per second.
+// Runs a trace of its own in each of `threads` threads at once; returns seconds for each pair.
 template <typename Allocate, typename Free>
 double run(int threads, Allocate allocate, Free free) {
   std::vector<std::vector<Step>> traces;
@@ -64,70 +60,71 @@ double run(int threads, Allocate allocate, Free free) {
     });
   }
   for (std::thread& worker : workers) worker.join();
-  return threads * kPairs / seconds_since(begin);
-}
-
-// Creation only: giving the memory back is single-threaded in the kernel.
-double prefault_gb_per_s(PoolOptions options, int threads) {
-  options.prefault_threads = threads;
-  const auto begin = Clock::now();
-  const auto pool = HostPool::create(options);
-  return options.capacity / 1e9 / seconds_since(begin);
-}
-
-double first_touch_gb_per_s(uint64_t length) {
-  const auto begin = Clock::now();
-  void* const memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) std::abort();
-  madvise(memory, length, MADV_NOHUGEPAGE);
-  for (uint64_t at = 0; at < length; at += 4096) static_cast<volatile char*>(memory)[at] = 0;
-  const double speed = length / 1e9 / seconds_since(begin);
-  munmap(memory, length);
-  return speed;
+  return seconds_since(begin) / (threads * kPairs);
 }
 
 struct Side {
-  std::string what;
-  int threads;
-  std::function<double()> measure;
-  std::vector<double> values = {};
+  std::string name;
+  std::function<double()> seconds;
 };
 
-void compare(std::vector<Side> sides, const char* unit, bool json) {
-  for (int round = 0; round <= kRepeats; ++round) {
-    for (Side& side : sides) {
-      const double value = side.measure();
-      if (round > 0) side.values.push_back(value);  // the first one warms up
+// `per_second`: how much one second would do, for a measurement of 1 s.
+void compare(const char* what, int repeats, double per_second, const std::vector<Side>& sides) {
+  std::vector<std::vector<double>> values(sides.size());
+  for (int i = -1; i < repeats; ++i) {
+    for (size_t side = 0; side < sides.size(); ++side) {
+      const double seconds = sides[side].seconds();
+      if (i >= 0) values[side].push_back(per_second / seconds);  // the first round warms up
     }
   }
-  for (Side& side : sides) {
-    std::sort(side.values.begin(), side.values.end());
-    std::printf(json ? "{\"what\": \"%s\", \"threads\": %d, \"median\": %.4f, \"unit\": \"%s\", \"low\": %.4f, "
-                       "\"high\": %.4f}\n"
-                     : "%-24s %d thread(s)  %8.2f %s  (%.2f to %.2f)\n",
-                side.what.c_str(), side.threads, side.values[kRepeats / 2], unit, side.values.front(),
-                side.values.back());
+  for (size_t side = 0; side < sides.size(); ++side) {
+    std::sort(values[side].begin(), values[side].end());
+    std::printf(R"({"what": "%s", "side": "%s", "median": %.6g, "low": %.6g, "high": %.6g})"
+                "\n",
+                what, sides[side].name.c_str(), values[side][repeats / 2], values[side].front(), values[side].back());
   }
+  std::fflush(stdout);
+}
+
+double create(PoolOptions options, int threads) {
+  options.prefault_threads = threads;
+  const auto begin = Clock::now();
+  const auto pool = HostPool::create(options);
+  return seconds_since(begin);
+}
+
+// What a program does that does not prefault: one thread writes to every page.
+double first_touch(const PoolOptions& options) {
+  const auto begin = Clock::now();
+  const auto pool = HostPool::create(options);
+  for (uint64_t at = 0; at < pool->capacity(); at += 4096) pool->base()[at] = std::byte{1};
+  return seconds_since(begin);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool json = argc > 1 && std::strcmp(argv[1], "--json") == 0;
+  const int repeats = argc > 1 ? std::atoi(argv[1]) : 5;
+  const double gib = argc > 2 ? std::atof(argv[2]) : 1.0;
   PoolOptions options;
   options.capacity = uint64_t{1} << 30;
   options.huge_pages = HugePages::kNever;
   const auto pool = HostPool::create(options);
   for (int threads : {1, 2}) {
+    const std::string what = "pairs/s, " + std::to_string(threads) + " thread" + (threads == 1 ? "" : "s");
     const auto allocate = [&](size_t size) { return pool->allocate_raw(size); };
-    const auto free = [&](void* block) { pool->free_raw(block); };
-    compare({{"HostPool allocate + free", threads, [&] { return run(threads, allocate, free) / 1e6; }},
-             {"malloc + free", threads, [&] { return run(threads, std::malloc, std::free) / 1e6; }}},
-            "M pairs/s", json);
+    compare(what.c_str(), repeats, 1,
+            {{"HostPool", [&] { return run(threads, allocate, [&](void* block) { pool->free_raw(block); }); }},
+             {"malloc", [&] { return run(threads, std::malloc, std::free); }}});
   }
-  compare({{"first touch of 1 GiB", 1, [&] { return first_touch_gb_per_s(options.capacity); }},
-           {"prefault of 1 GiB", 1, [&] { return prefault_gb_per_s(options, 1); }},
-           {"prefault of 1 GiB", 2, [&] { return prefault_gb_per_s(options, 2); }}},
-          "GB/s", json);
+  options.capacity = static_cast<uint64_t>(gib * (1 << 30));
+  for (const bool huge : {false, true}) {
+    options.huge_pages = huge ? HugePages::kAuto : HugePages::kNever;
+    compare(huge ? "prefault, bytes/s, huge pages" : "prefault, bytes/s, normal pages", repeats,
+            static_cast<double>(options.capacity),
+            {{"first touch", [&] { return first_touch(options); }},
+             {"1 thread", [&] { return create(options, 1); }},
+             {"2 threads", [&] { return create(options, 2); }}});
+  }
   return 0;
 }

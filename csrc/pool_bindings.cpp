@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python's view of the host pool. The tensors made here own their block: it goes back when their storage dies, in
-// whatever thread that is, with or without the GIL. Calls that may wait release the GIL.
+// Python's view of the host pool. Calls that may wait release the GIL.
 #include "pool_bindings.h"
 
 #include <torch/extension.h>
 
 #include "error.h"
+#include "gil_release.h"
 #include "host_pool/default_pool.h"
 #include "host_pool/host_pool.h"
+#include "pool_tensors.h"
 
 namespace torch_offload {
 namespace {
@@ -16,30 +17,6 @@ namespace {
 namespace py = pybind11;
 
 using PoolPtr = std::shared_ptr<HostPool>;
-
-// Bytes of a tensor; ValueError where no tensor can be that large.
-uint64_t checked_bytes(const std::vector<int64_t>& sizes, int64_t itemsize) {
-  int64_t bytes = itemsize;
-  bool overflows = false;
-  for (const int64_t size : sizes) {
-    if (size < 0) throw ValueError(join("HostPool.empty: expected size to be non-negative, got ", size));
-  }
-  const bool no_elements = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
-  if (no_elements) return 0;
-  for (const int64_t size : sizes) overflows |= __builtin_mul_overflow(bytes, size, &bytes);
-  if (overflows) {
-    throw ValueError(join("HostPool.empty: expected size to address fewer than 2^63 bytes, got ", c10::str(sizes)));
-  }
-  return static_cast<uint64_t>(bytes);
-}
-
-at::Tensor empty(const PoolPtr& pool, const std::vector<int64_t>& sizes, at::ScalarType dtype) {
-  const auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
-  PoolBlock block = pool->allocate(checked_bytes(sizes, itemsize));
-  void* data = block.data();
-  auto owner = std::make_shared<PoolBlock>(std::move(block));
-  return at::from_blob(data, sizes, [owner](void*) mutable { owner.reset(); }, at::TensorOptions().dtype(dtype));
-}
 
 // `progress(done, total)` runs with the GIL, in the thread that creates the pool; what it raises reaches the caller.
 Progress to_progress(const py::object& progress) {
@@ -74,7 +51,10 @@ PoolOptions make_options(uint64_t capacity, uint64_t alignment, const std::strin
 }
 
 py::dict stats_dict(const PoolPtr& pool) {
-  const PoolStats stats = pool->stats();
+  const PoolStats stats = [&] {
+    const GilRelease unlocked;  // may read /proc
+    return pool->stats();
+  }();
   py::dict out;
   out["capacity"] = stats.capacity;
   out["used"] = stats.used;
@@ -124,14 +104,6 @@ PoolPtr attach(int64_t pid, int fd, uint64_t inode, uint64_t capacity, uint64_t 
   return HostPool::attach({pid, fd, inode, capacity, length, page_size, name});
 }
 
-// A tensor over bytes of the pool that owns no block: memory of another process.
-at::Tensor view(const PoolPtr& pool, uint64_t offset, const std::vector<int64_t>& sizes, at::ScalarType dtype) {
-  const uint64_t bytes = checked_bytes(sizes, static_cast<int64_t>(c10::elementSize(dtype)));
-  auto owner = std::make_shared<PoolBlock>(pool->view(offset, bytes));
-  return at::from_blob(
-      owner->data(), sizes, [owner](void*) mutable { owner.reset(); }, at::TensorOptions().dtype(dtype));
-}
-
 void translate_errors(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(error);
@@ -150,7 +122,7 @@ void translate_errors(std::exception_ptr error) {
 
 void bind_pool(py::module_& m) {
   py::register_local_exception_translator(&translate_errors);
-  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  using Unlocked = py::call_guard<GilRelease>;
 
   const auto with_options = [](const auto& make) {
     return [make](uint64_t capacity, uint64_t alignment, const std::string& huge_pages, int numa_node,
@@ -159,7 +131,7 @@ void bind_pool(py::module_& m) {
       const PoolOptions options =
           make_options(capacity, alignment, huge_pages, numa_node, prefault_threads, device, shared, lock, name);
       const Progress report = to_progress(progress);
-      py::gil_scoped_release unlocked;
+      const GilRelease unlocked;
       return make(options, report);
     };
   };
@@ -169,8 +141,8 @@ void bind_pool(py::module_& m) {
                     return HostPool::create(options, progress);
                   }))
       .def_static("attach", &attach, Unlocked())
-      .def("empty", &empty)
-      .def("view", &view)
+      .def("empty", &empty_in_pool)
+      .def("view", &view_of_pool)
       .def("close", &HostPool::close, Unlocked())
       .def("closed", &HostPool::closed)
       .def("stats", &stats_dict)

@@ -1,316 +1,289 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system gives to a pool, and what it denies: huge pages, nodes, locking, prefaulting."""
+"""What the operating system gives and denies: pages, nodes, locks. A shortage is an exception, never a signal."""
 
 import ctypes
-import ctypes.util
 import os
-import pty
-import resource
+import re
+import shutil
 import subprocess
 import sys
 import warnings
 
 import pytest
 import torch
+from pool_support import MIB, PRELUDE, check_python, plain_pool, resident_bytes, run_python
 
-from torch_offload import HostPool
-
-MIB = 1 << 20
-HUGE = 2 * MIB
-
-
-def fill_and_check(pool):
-    """Writes every byte. Memory that is not there would kill the process."""
-    t = pool.empty(pool.stats().capacity, dtype=torch.uint8)
-    for value in (255, 1):
-        assert t.fill_(value).eq(value).all()
-    return t
-
-
-def huge_bytes_of(t):
-    """How many bytes huge pages back at the moment, by the system's own account."""
-    found, inside = 0, False
-    with open("/proc/self/smaps") as smaps:
-        for line in smaps:
-            first, _, rest = line.partition(" ")
-            if not first.endswith(":"):
-                begin, end = (int(part, 16) for part in first.split("-"))
-                inside = begin < t.data_ptr() + t.nbytes and t.data_ptr() < end
-            elif inside and first in ("AnonHugePages:", "ShmemPmdMapped:", "Private_Hugetlb:", "Shared_Hugetlb:"):
-                found += int(rest.split()[0]) * 1024
-    return found
-
-
-def resident_pages(t):
-    libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
-    pages = (t.nbytes + resource.getpagesize() - 1) // resource.getpagesize()
-    answer = (ctypes.c_ubyte * pages)()
-    assert libc.mincore(ctypes.c_void_p(t.data_ptr()), ctypes.c_size_t(t.nbytes), answer) == 0
-    return sum(page & 1 for page in answer)
-
-
-def run(code, **options):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, **options)
-
-
-# --- huge pages
-
-
-@pytest.mark.filterwarnings("ignore:HostPool. huge pages:RuntimeWarning")
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("prefault_threads", [0, 2])
-@pytest.mark.parametrize("huge_pages", ["auto", "never"])
-def test_page_size_is_what_backs_the_memory(huge_pages, prefault_threads, shared):
-    pool = HostPool(8 * MIB, huge_pages=huge_pages, prefault_threads=prefault_threads, shared=shared)
-    claimed = pool.stats().page_size
-    t = fill_and_check(pool)
-    assert claimed in (resource.getpagesize(), HUGE)
-    if claimed == HUGE:
-        assert huge_bytes_of(t) == t.nbytes
-    if huge_pages == "never":
-        assert (claimed, huge_bytes_of(t)) == (resource.getpagesize(), 0)
-
-
-def test_required_huge_pages_are_there_or_an_error():
-    try:
-        pool = HostPool(8 * MIB, huge_pages="require")
-    except torch.OutOfMemoryError as error:
-        assert "huge pages" in str(error)
-    else:
-        t = fill_and_check(pool)
-        assert (pool.stats().page_size, huge_bytes_of(t)) == (HUGE, t.nbytes)
-
-
-def test_required_huge_pages_that_nobody_has():
-    # Shared memory has huge pages only where the administrator has reserved some, or has allowed transparent ones.
-    with open("/proc/meminfo") as meminfo:
-        reserved = any(line.startswith("HugePages_Total:") and line.split()[1] != "0" for line in meminfo)
-    setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
-    with open(setting) if os.path.exists(setting) else open(os.devnull) as file:
-        never = "[never]" in file.read()
-    if reserved or not never:
-        pytest.skip("this system has huge pages for shared memory")
-    with pytest.raises(torch.OutOfMemoryError, match=r"0 free.*switched off"):
-        HostPool(8 * MIB, huge_pages="require", shared=True)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(3):
-            pool = HostPool(10 * MIB, shared=True)
-    assert ["huge pages: ordinary pages" in str(one.message) for one in caught] == [True]
-    assert (caught[0].category, caught[0].filename) == (RuntimeWarning, __file__)
-    assert pool.stats().page_size == resource.getpagesize()
-    fill_and_check(pool)
-
-
-def test_a_small_pool_takes_no_huge_page():
-    assert HostPool(4096).stats().capacity == 4096
-
-
-# --- limits
-
-
-@pytest.mark.parametrize("huge_pages", ["auto", "require", "never"])
-@pytest.mark.parametrize("capacity", [1 << 40, 1 << 62])
-def test_more_than_the_machine_has(capacity, huge_pages):
-    with pytest.raises(torch.OutOfMemoryError, match=f"asked for {capacity} bytes"):
-        HostPool(capacity, huge_pages=huge_pages)
-
-
-def test_an_address_space_limit_is_an_error():
-    code = """
-import resource, torch
-from torch_offload import HostPool
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
-try:
-    HostPool(256 << 20)
-except torch.OutOfMemoryError as error:
-    print(error)
-HostPool(8 << 20, huge_pages="never").empty(1 << 20).fill_(1)
-"""
-    result = run(code)
-    assert result.returncode == 0, result.stderr
-    assert "asked for 268435456 bytes" in result.stdout
-
-
-@pytest.mark.parametrize("node", [1023, 1024, 2**31 - 1])
-def test_a_node_that_does_not_exist(node):
-    with pytest.raises(ValueError, match=f"numa_node.*got {node}"):
-        HostPool(MIB, numa_node=node)
-
-
-def test_a_node_that_exists_is_bound_or_reported():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        pool = HostPool(MIB, numa_node=0)
-    denied = [one for one in caught if "numa_node" in str(one.message)]
-    assert pool.stats().numa_node == (None if denied else 0)
-    fill_and_check(pool)
-
-
-LOCK = """
-import warnings, torch
-from torch_offload import HostPool
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    for _ in range(2):
-        pool = HostPool(1 << 20, lock=True, huge_pages="never")
-        pool.empty(1 << 18).fill_(1)
-print(pool.stats().locked, [str(one.message) for one in caught])
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="changes the user")
-def test_locking_beyond_the_limit_of_an_ordinary_user():
-    def limit():
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, 64 << 10))
-
-    # The modules are loaded before: an ordinary user may be barred from where they are.
-    code = f"import os, torch_offload\nos.setgroups([])\nos.setgid(65534)\nos.setuid(65534)\n{LOCK}"
-    result = run(code, preexec_fn=limit)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("False ['HostPool: lock: 1048576 bytes are not locked: ")
-    assert "RLIMIT_MEMLOCK (ulimit -l) is 65536 bytes" in result.stdout
-    assert result.stdout.count("HostPool:") == 1
-
-
-def test_locking_within_the_limit():
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if os.geteuid() != 0 and 0 <= soft < MIB:
-        pytest.skip("the limit of locked memory is lower")
-    result = run(LOCK)
-    assert result.stdout == "True []\n", result.stderr
-
-
-DENIED_POLICY = """
-import ctypes, platform, struct
-number = {"x86_64": 237, "aarch64": 235}[platform.machine()]  # mbind
-def instruction(code, value, yes=0, no=0):
-    return struct.pack("HBBI", code, yes, no, value)
-program = ctypes.create_string_buffer(
-    instruction(0x20, 0)  # the number of the system call
-    + instruction(0x15, number, 0, 1)
-    + instruction(0x06, 0x00050001)  # answer EPERM
-    + instruction(0x06, 0x7FFF0000)  # allow
-)
-filters = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(program)))
-libc = ctypes.CDLL(None)
-assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-if libc.prctl(22, 2, filters, 0, 0) != 0:  # PR_SET_SECCOMP
-    raise SystemExit(77)
-
-import warnings
-from torch_offload import HostPool
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    for _ in range(2):
-        pool = HostPool(1 << 20, numa_node=0)
-        pool.empty(1 << 18).fill_(1)
-print(pool.stats().numa_node, [str(one.message) for one in caught])
-"""
-
-
-def test_a_container_that_denies_memory_policy():
-    result = run(DENIED_POLICY)
-    if result.returncode == 77:
-        pytest.skip("this system lets no filter be set")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("None ['HostPool: numa_node: not bound to node 0: mbind: Operation not permitted")
-    assert result.stdout.count("HostPool:") == 1
-
-
-def test_warnings_as_errors_leave_no_default_pool():
-    code = """
 import torch_offload
-torch_offload._C.HostPool.warnings = lambda pool: ["something was denied"]
-for _ in range(2):
+from torch_offload import HostPool
+
+SMALL_PAGE = os.sysconf("SC_PAGESIZE")
+HUGE_PAGE = 2 * MIB
+
+
+def read(path, default=""):
     try:
-        torch_offload.init(1 << 20)
-    except RuntimeWarning as warning:
-        print(warning, torch_offload.is_initialized())
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return default
+
+
+EXPLICIT_HUGE_PAGES = int(read("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0"))
+SHARED_HUGE_PAGES = "[never]" not in read("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "[never]")
+
+
+@pytest.fixture
+def fresh_warnings(monkeypatch):
+    """As in a process that has not warned of anything yet."""
+    monkeypatch.setattr(torch_offload.pool, "_warned", set())
+
+
+def test_prefaulting_makes_every_page_resident():
+    for threads in (1, 2, 5):
+        before = resident_bytes()
+        pool = plain_pool(64 * MIB, prefault_threads=threads)
+        assert resident_bytes() > before + 60 * MIB
+        tensor = pool.empty(64 * MIB, dtype=torch.uint8)
+        assert not tensor.any()  # fresh memory, whoever touched it
+        del tensor, pool
+
+
+def test_without_prefaulting_pages_come_with_their_first_touch():
+    for threads in (None, 0):
+        before = resident_bytes()
+        pool = plain_pool(256 * MIB, prefault_threads=threads)
+        assert resident_bytes() < before + 32 * MIB
+        pool.empty(MIB).fill_(1)
+        assert resident_bytes() < before + 64 * MIB
+        del pool
+
+
+def test_normal_pages_are_reported_as_such():
+    stats = plain_pool(4 * MIB, prefault_threads=1).stats()
+    assert (stats.page_size, stats.numa_node, stats.locked) == (SMALL_PAGE, None, False)
+    assert (stats.device_registered, stats.shared, stats.attached) == (False, False, False)
+
+
+def test_auto_reports_the_pages_that_really_back_the_memory(fresh_warnings):
+    """Every byte is written: whatever the pages, there is no SIGBUS."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pool = HostPool(8 * MIB, prefault_threads=2)
+    stats = pool.stats()
+    assert stats.page_size in (SMALL_PAGE, HUGE_PAGE)
+    assert (stats.page_size == HUGE_PAGE) == (not caught)
+    assert pool.empty(8 * MIB, dtype=torch.uint8).fill_(1).sum() == 8 * MIB
+
+
+@pytest.mark.skipif(EXPLICIT_HUGE_PAGES > 0 or SHARED_HUGE_PAGES, reason="this system gives huge pages")
+def test_no_huge_pages_require_raises_and_auto_warns_once(fresh_warnings):
+    """Memory that is shared gets huge pages of neither kind here."""
+    with pytest.raises(torch.OutOfMemoryError, match=r"explicit huge pages wanted, 0 free \(vm.nr_hugepages\)"):
+        HostPool(8 * MIB, huge_pages="require", shared=True)
+    with pytest.warns(RuntimeWarning, match=f"huge pages: ordinary pages of {SMALL_PAGE} bytes are used") as caught:
+        pools = [HostPool(8 * MIB, shared=True) for _ in range(3)]
+    assert len(caught) == 1
+    assert caught[0].filename == __file__  # the caller's line
+    for pool in pools:
+        assert pool.stats().page_size == SMALL_PAGE
+        assert pool.empty(8 * MIB, dtype=torch.uint8).fill_(1).sum() == 8 * MIB
+
+
+@pytest.mark.skipif(EXPLICIT_HUGE_PAGES > 0 or SHARED_HUGE_PAGES, reason="this system gives huge pages")
+def test_where_warnings_are_errors_nothing_is_left_behind(fresh_warnings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(RuntimeWarning, match="huge pages"):
+                HostPool(8 * MIB, shared=True)
+            with pytest.raises(RuntimeWarning, match="huge pages"):
+                torch_offload.init(8 * MIB, shared=True)
+            assert not torch_offload.is_initialized()
+
+
+def test_more_memory_than_there_is_is_refused_at_creation():
+    """Whatever kind of pages: before a byte is mapped, with the bytes asked for and free."""
+    total = int(re.search(r"MemTotal:\s+(\d+)", read("/proc/meminfo"))[1]) * 1024
+    for options in ({}, {"shared": True}, {"huge_pages": "never"}, {"huge_pages": "require"}, {"prefault_threads": 2}):
+        with pytest.raises(torch.OutOfMemoryError, match=r"asked for \d+ bytes, .*free"):
+            HostPool(2 * total, **options)
+
+
+def test_an_address_space_limit_is_a_python_error():
+    check_python("""
+import resource
+used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGESIZE")
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
+for options in ({}, {"shared": True}, {"prefault_threads": 2}):
+    try: HostPool(1 << 30, huge_pages="never", **options)
+    except torch.OutOfMemoryError as error: assert "asked for 1073741824 bytes" in str(error), error
+    else: raise AssertionError
+assert HostPool(1 << 20, huge_pages="never").empty(10).fill_(1).sum() == 10
+""")
+
+
+def test_numa_nodes_that_do_not_exist_are_refused_and_node_0_is_bound_or_reported(fresh_warnings):
+    for node in (17, 1023, 1024, 2**31 - 1):
+        with pytest.raises(ValueError, match=f"numa_node: expected a node that is online .*, got {node}"):
+            plain_pool(numa_node=node)
+    with pytest.raises(ValueError, match="numa_node"):
+        plain_pool(numa_node=2**31)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        node = plain_pool(numa_node=0, prefault_threads=1).stats().numa_node
+    assert (node, [str(w.message)[:34] for w in caught]) in (
+        (0, []),
+        (None, ["HostPool: numa_node: not bound to n"[:34]]),
+    )
+
+
+def test_locking_is_reported(fresh_warnings):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pool = plain_pool(64 << 10, lock=True)
+    assert pool.stats().locked == (not caught)
+
+
+UNPRIVILEGED = """
+import warnings
+warnings.simplefilter("always")
+with warnings.catch_warnings(record=True) as caught:
+    pools = [HostPool(1 << 20, huge_pages="never", lock=True, numa_node=0) for _ in range(3)]
+    for pool in pools: assert pool.empty(1 << 20, dtype=torch.uint8).fill_(1).sum() == 1 << 20
+    assert HostPool(4 << 20, prefault_threads=2).empty(4 << 20, dtype=torch.uint8).fill_(1).sum() == 4 << 20
+    assert HostPool(1 << 20, shared=True).empty(10).fill_(1).sum() == 10
+stats = pools[0].stats()
+print(stats.locked, stats.numa_node)
+for warning in caught: print(warning.category.__name__, warning.message)
 """
-    result = run(code, env={**os.environ, "PYTHONWARNINGS": "error::RuntimeWarning"})
-    assert result.stdout == "HostPool: something was denied False\n" * 2, result.stderr
+
+# A program of the kernel's filter machine that lets chosen system calls fail; see seccomp(2).
+DENY = """
+import ctypes, struct
+def deny(numbers, error):
+    rule = lambda code, jt, jf, k: struct.pack("HBBI", code, jt, jf, k)
+    rules = [rule(0x20, 0, 0, 0)]  # load the number of the call
+    rules += [rule(0x15, len(numbers) - i, 0, n) for i, n in enumerate(numbers)]  # to the last line if equal
+    rules += [rule(0x06, 0, 0, 0x7FFF0000), rule(0x06, 0, 0, 0x00050000 | error)]  # allow; fail with errno
+    code = ctypes.create_string_buffer(b"".join(rules))
+    program = struct.pack("HxxxxxxP", len(rules), ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.c_char_p(program), 0, 0): sys.exit(77)
+"""
+# mbind, mlock and mlock2 by machine.
+NUMBERS = {"x86_64": (237, 149, 325), "aarch64": (235, 228, 284)}
 
 
-# --- prefaulting
+def run_as_ordinary_user(code, **options):
+    """Without the privilege that lifts the memlock limit, if this process has it."""
+    drop = "import ctypes\nif os.geteuid() == 0: ctypes.CDLL(None).prctl(8, 1, 0, 0, 0); os.setresuid(*[65534] * 3)\n"
+    return run_python(drop + code, **options)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_prefaulting_touches_every_page(shared):
-    size = 64 * MIB + 12288
-    pool = HostPool(size, prefault_threads=2, huge_pages="never", shared=shared)
-    t = pool.empty(size, dtype=torch.uint8)
-    assert resident_pages(t) == size // resource.getpagesize()
-    assert not t.any()
+def lines_after(done):
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    first, *others = done.stdout.splitlines()
+    return first, others
 
 
-def test_without_prefaulting_pages_come_with_their_use():
-    t = HostPool(64 * MIB, huge_pages="never").empty(64 * MIB, dtype=torch.uint8)
-    assert resident_pages(t) == 0
-    t[MIB] = 1
-    assert 1 <= resident_pages(t) < 100
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_a_memlock_limit_of_64_kib_gives_one_warning_that_names_it():
+    limited = ("bash", "-c", 'ulimit -l 64 && exec "$@"', "bash")
+    first, others = lines_after(run_as_ordinary_user(UNPRIVILEGED.replace(", numa_node=0", ""), command=limited))
+    assert first == "False None"
+    locks = [line for line in others if "lock:" in line]
+    assert len(locks) == 1
+    assert "RuntimeWarning HostPool: lock: 1048576 bytes are not locked" in locks[0]
+    assert locks[0].endswith("RLIMIT_MEMLOCK (ulimit -l) is 65536 bytes")
 
 
-SLOW = """
+@pytest.mark.parametrize(("error", "words"), [(1, "Operation not permitted"), (38, "not implemented"), (22, "Invalid")])
+def test_a_denied_memory_policy_gives_one_warning_and_is_told_apart_from_a_bad_node(error, words):
+    numbers = NUMBERS.get(os.uname().machine)
+    if numbers is None:
+        pytest.skip("the numbers of the system calls of this machine are not listed")
+    check = "\ntry: HostPool(1 << 20, numa_node=999)\nexcept ValueError as error: print(error)\n"
+    done = run_python(DENY + f"deny({numbers}, {error})" + UNPRIVILEGED + check)
+    if done.returncode == 77:
+        pytest.skip("this system allows no seccomp filters")
+    first, others = lines_after(done)
+    assert first == "False None"
+    for start in ("numa_node: not bound to node 0: mbind: ", "lock: 1048576 bytes are not locked: mlock: "):
+        found = [line for line in others if f"RuntimeWarning HostPool: {start}" in line]
+        assert len(found) == 1
+        assert words in found[0]
+    assert "expected a node that is online (0), got 999" in others[-1]
+
+
+def test_without_sys_shared_memory_and_writable_directories(tmp_path):
+    """As in a container with a read-only or an empty /sys, no /dev/shm and a home that cannot be written."""
+    hide = (
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        'mount -t tmpfs -o ro none /sys && mount -t tmpfs -o ro none /dev/shm && exec "$@"',
+    )
+    if shutil.which("unshare") is None or subprocess.run([*hide, "sh", "true"], capture_output=True).returncode:
+        pytest.skip("no permission for a mount namespace")
+    home = {**os.environ, "HOME": "/proc/nowhere", "XDG_CACHE_HOME": "/proc/nowhere", "TMPDIR": str(tmp_path)}
+    first, others = lines_after(run_python(UNPRIVILEGED, command=(*hide, "sh"), env=home))
+    assert first.endswith(("0", "None"))
+    assert all("RuntimeWarning HostPool: " in line for line in others)
+    assert len(others) == len(set(others))
+
+
+def test_a_prefault_that_takes_long_draws_a_progress_bar_on_a_terminal_only():
+    code = (
+        PRELUDE
+        + """
 import torch_offload.progress
 torch_offload.progress._SHOW_AFTER_SECONDS = 0.0
-from torch_offload import HostPool
-HostPool(256 << 20, prefault_threads=1, huge_pages="never", name="keys")
+HostPool(64 << 20, huge_pages="never", prefault_threads=2, name="cache")
 """
-
-
-def test_a_terminal_shows_progress():
-    ours, theirs = pty.openpty()
-    with subprocess.Popen([sys.executable, "-c", SLOW], stderr=theirs, stdout=subprocess.PIPE) as process:
-        os.close(theirs)
-        shown = b""
+    )
+    master, slave = os.openpty()
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=slave, stdout=subprocess.DEVNULL)
+    os.close(slave)
+    drawn = b""
+    while True:
         try:
-            while part := os.read(ours, 4096):
-                shown += part
-        except OSError:  # the other end is closed
-            pass
-        assert (process.wait(), process.stdout.read()) == (0, b"")
-    os.close(ours)
-    assert b"keys: prefault [" + b"#" * 30 + b"] 0.2/0.2 GiB" in shown
-    assert shown.endswith(b"\n")
+            part = os.read(master, 4096)
+        except OSError:  # the other end has closed
+            break
+        if not part:
+            break
+        drawn += part
+    os.close(master)
+    assert process.wait(60) == 0
+    assert b"\rcache: prefault [" + b"#" * 30 + b"] 0.1/0.1 GiB, 0 s left" in drawn
+    assert drawn.endswith(b"\n")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).stderr == b""
 
 
-def test_a_pipe_shows_nothing():
-    result = run(SLOW)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+def test_the_progress_bar_is_silent_for_the_first_second(monkeypatch):
+    from torch_offload import progress
+
+    now = [100.0]
+    written = []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(progress.sys.stderr, "write", written.append, raising=False)
+    with progress.ProgressBar("work", unit="rows") as bar:
+        bar(1, 10)
+        now[0] += 0.9
+        bar(5, 10)
+        assert not written
+        now[0] += 0.2
+        bar(6, 10)
+        assert "work [##################            ] 6/10 rows, 1 s left" in written[0]
+    assert written[-1] == "\n"
 
 
-INTERRUPTED = """
-import os, signal
-import torch_offload
-from torch_offload import HostPool, progress
-
-seen = []
-class Interrupt(progress.ProgressBar):
-    def __call__(self, done, total):
-        seen.append(done)
-        signal.raise_signal(signal.SIGINT)
-
-def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096
-
-torch_offload.pool.ProgressBar = Interrupt
-before, descriptors, tasks = resident(), os.listdir("/proc/self/fd"), os.listdir("/proc/self/task")
-for make in (HostPool, torch_offload.init):
-    try:
-        make(512 << 20, prefault_threads=2, huge_pages="never", shared=True, name="interrupted")
-    except KeyboardInterrupt:
-        print("interrupted")
-assert seen
-assert os.listdir("/proc/self/fd") == descriptors
-assert "interrupted" not in open("/proc/self/maps").read()
-assert resident() - before < 64 << 20, resident() - before
-assert os.listdir("/proc/self/task") == tasks
-assert not torch_offload.is_initialized()
-"""
-
-
-def test_an_interrupt_leaves_nothing_behind():
-    result = run(INTERRUPTED)
-    assert (result.returncode, result.stdout) == (0, "interrupted\ninterrupted\n"), result.stderr
+def test_the_pool_does_not_need_torchs_allocator_to_be_page_aligned():
+    """Mapped memory starts at 2 MiB, so that every alignment of a block is one of its offset."""
+    for _ in range(5):
+        tensor = plain_pool(4 * MIB, alignment=HUGE_PAGE).empty(HUGE_PAGE, dtype=torch.uint8)
+        assert tensor.data_ptr() % HUGE_PAGE == 0
+        ctypes.memset(tensor.data_ptr(), 1, HUGE_PAGE)
+        assert tensor.sum() == HUGE_PAGE

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import operator
+import dataclasses
 import warnings
 from collections.abc import Sequence
-from dataclasses import astuple
 from types import TracebackType
 from typing import Any
 
@@ -14,8 +13,8 @@ import torch
 from torch import Tensor
 
 from torch_offload import _C
-from torch_offload.pool_exchange import export_tensor, import_tensor
-from torch_offload.pool_records import PoolBlock, PoolHandle, PoolStats, PoolTensor
+from torch_offload.pool_arguments import check_cpu, plain_dtype, pool_options, require_dense_memory, shape_of
+from torch_offload.pool_types import PoolBlock, PoolHandle, PoolStats, TensorMeta
 from torch_offload.progress import ProgressBar
 
 __all__ = [
@@ -23,12 +22,16 @@ __all__ = [
     "PoolBlock",
     "PoolHandle",
     "PoolStats",
-    "PoolTensor",
+    "TensorMeta",
+    "default_pool",
     "empty",
     "init",
     "is_initialized",
     "uninit",
 ]
+
+# What has been warned of in this process: once is enough.
+_warned: set[str] = set()
 
 
 class HostPool:
@@ -36,32 +39,35 @@ class HostPool:
 
     The memory is one mapping. Blocks are chosen by best fit and joined with their free neighbours when they come
     back; sizes are rounded to the alignment only. A block comes back when the last reference to its storage goes:
-    the tensor itself, a view, a numpy array, a DLPack capsule. All methods may be called from any thread.
+    the tensor itself, a view, a numpy array, a DLPack capsule. All methods may be called from any thread. A tensor that
+    outgrows its storage (`resize_`) moves to another block of the pool, or, with a warning, to ordinary memory.
 
     In a forked child the tensors can be read; the pool can neither hand out nor take back blocks there.
 
+    A wish that the system denies (huge pages with `"auto"`, binding to a NUMA node, locking) is a RuntimeWarning, once
+    in a process for the same text, and `stats()` tells what came of it.
+
     Args:
         capacity (int): Bytes, rounded up to the page size and the alignment.
-        device (torch.device, str or None): Accelerator that shall address the memory. None keeps it plain.
+        device (torch.device, str or None): Accelerator that shall address the memory. None or "cpu" keeps it plain.
         alignment (int): Of every block, in bytes; a power of two from 16 to 2 MiB.
         huge_pages (str): `"auto"` takes explicit huge pages, else transparent ones, else normal pages;
             `"require"` raises instead of falling back to normal pages; `"never"` takes normal pages. What came of
             it is in `stats().page_size`.
         numa_node (int or None): Node to bind the memory to. Where the system denies it, a warning is given and
             `stats().numa_node` is None.
-        prefault_threads (int or None): Threads that touch every page at creation. 0 or None: pages come with their
-            first use.
+        prefault_threads (int or None): Threads that back every page with memory at creation; a terminal shows a
+            progress bar when that takes longer than a second. 0 or None: pages come with their first use (explicit
+            huge pages always at creation).
         name (str or None): For messages and the pool map.
         shared (bool): Whether other processes can `attach`.
         lock (bool): Whether to lock the memory against swapping, as far as the limits allow.
 
     Raises:
+        TypeError: An argument is of the wrong type.
         ValueError: An argument is outside its rule, or the NUMA node does not exist.
         torch.OutOfMemoryError: The system, or the control group of this process, has not that much memory (or,
             with `"require"`, not that many huge pages).
-
-    Warns:
-        RuntimeWarning: Huge pages, locking or the NUMA node were denied. Once per text in a process.
 
     Example:
         >>> pool = torch_offload.HostPool(1 << 20)
@@ -83,7 +89,17 @@ class HostPool:
         shared: bool = False,
         lock: bool = False,
     ) -> None:
-        options = _options(capacity, device, alignment, huge_pages, numa_node, prefault_threads, name, shared, lock)
+        options = pool_options(
+            capacity,
+            device=device,
+            alignment=alignment,
+            huge_pages=huge_pages,
+            numa_node=numa_node,
+            prefault_threads=prefault_threads,
+            name=name,
+            shared=shared,
+            lock=lock,
+        )
         with ProgressBar(f"{options[-1]}: prefault") as progress:
             self._pool = _C.HostPool.create(*options, progress)
         self._handle: PoolHandle | None = None
@@ -93,7 +109,7 @@ class HostPool:
     def _wrap(cls, pool: _C.HostPool, handle: PoolHandle | None = None) -> HostPool:
         self = cls.__new__(cls)
         self._pool = pool
-        self._handle = handle
+        self._handle = handle  # of an attached pool, or once share() has been called
         return self
 
     def empty(
@@ -111,7 +127,7 @@ class HostPool:
             device (torch.device, str or None): None or "cpu".
 
         Returns:
-            Tensor: On the CPU. Its storage cannot grow; its block goes back with the last reference.
+            Tensor: On the CPU; its block goes back with the last reference to its storage.
 
         Raises:
             TypeError: `size` or `dtype` is of the wrong type.
@@ -120,8 +136,8 @@ class HostPool:
                 in the largest free block.
             RuntimeError: The pool is closed, attached, or inherited through a fork.
         """
-        _check_cpu(device)
-        return self._pool.empty(_shape(size), _plain_dtype(dtype))
+        check_cpu("HostPool.empty", device)
+        return self._pool.empty(shape_of(size), plain_dtype(dtype))
 
     def stats(self) -> PoolStats:
         """Returns one consistent snapshot of the pool."""
@@ -142,7 +158,7 @@ class HostPool:
         """Returns what another process of the same user needs to `attach`; the pool must be made with `shared`.
 
         Raises:
-            RuntimeError: The pool was made without `shared`.
+            RuntimeError: The pool was made without `shared`, is attached, or is closed.
         """
         self._handle = PoolHandle(**self._pool.share())
         return self._handle
@@ -152,48 +168,81 @@ class HostPool:
         """Maps the pool of another process: the same bytes, without a copy.
 
         The memory stays until the last process that has it mapped ends. Only its owner hands out tensors; here
-        `import_` gives them.
+        `import_` gives them, and `stats` shows no blocks.
 
         Args:
             handle (PoolHandle): From `share`.
 
         Raises:
+            TypeError: `handle` is no PoolHandle.
             RuntimeError: The owner is gone, or may not be read.
+
+        Example:
+            >>> pool = torch_offload.HostPool(1 << 30, shared=True)      # one process
+            >>> latent = pool.empty((1024, 576), dtype=torch.bfloat16)
+            >>> queue.put((pool.share(), pool.export(latent)))
+            >>> handle, meta = queue.get()                               # another one
+            >>> latent = torch_offload.HostPool.attach(handle).import_(meta)
         """
-        return cls._wrap(_C.HostPool.attach(*astuple(handle)), handle)
+        if not isinstance(handle, PoolHandle):
+            raise TypeError(f"HostPool.attach: expected a PoolHandle, got {handle!r}")
+        values = (getattr(handle, field.name) for field in dataclasses.fields(handle))
+        return cls._wrap(_C.HostPool.attach(*values), handle)
 
-    def export(self, t: Tensor) -> PoolTensor:
-        """Returns what another process that has this pool needs to `import_` a tensor in its memory.
+    def export(self, tensor: Tensor) -> TensorMeta:
+        """Returns where a tensor lies in a shared pool, for `import_` in another process; no byte is copied.
 
-        No bytes are copied. `t`, or another tensor of its storage, must live as long as the others use it.
+        The tensor's block stays this process's: keep the tensor as long as others use it.
 
         Args:
-            t (Tensor): A strided tensor in this pool's memory; views too.
+            tensor (Tensor): Any view of a tensor of this pool.
 
         Raises:
-            TypeError: `t` is no tensor.
-            ValueError: `t` is not strided, or lies elsewhere.
-            RuntimeError: The pool was made without `shared`, or was closed before it was shared.
+            TypeError: `tensor` is no tensor.
+            ValueError: It does not lie in this pool.
+            RuntimeError: The pool was made without `shared`.
         """
-        return export_tensor(self._pool, self._identity(), t)
+        require_dense_memory(tensor)
+        storage = tensor.untyped_storage()
+        first = self._pool.offset_of(storage.data_ptr()) if self._pool.contains(storage.data_ptr()) else -1
+        offset = first + tensor.storage_offset() * tensor.element_size()
+        if first < 0 or (tensor.numel() and offset >= self._pool.capacity()):
+            raise ValueError(
+                f"HostPool.export: expected a tensor in the memory of pool {self._pool.name()!r}, "
+                f"got one at {storage.data_ptr():#x} outside of it"
+            )
+        handle = self._handle or self.share()
+        # Nothing of an empty tensor lies anywhere.
+        return TensorMeta(
+            handle,
+            int(offset) if tensor.numel() else 0,
+            tuple(tensor.shape),
+            tuple(map(int, tensor.stride())),
+            tensor.dtype,
+        )
 
-    def import_(self, meta: PoolTensor) -> Tensor:
-        """Returns the tensor that another process has exported: the same bytes, without a copy.
+    def import_(self, meta: TensorMeta) -> Tensor:
+        """Returns the tensor that another process has exported: the same bytes.
 
-        It keeps the memory mapped, but no block: that is the exporter's.
+        The tensor keeps the memory, not the block: the process that exported it must keep its own tensor.
 
         Args:
-            meta (PoolTensor): From `export` of this pool, in any process.
+            meta (TensorMeta): From `export` of this pool's owner, or of another process that has attached it.
 
         Raises:
-            TypeError: `meta` is no `PoolTensor`.
-            ValueError: `meta` belongs to another pool, or is out of its range.
-            RuntimeError: As for `export`.
+            TypeError: `meta` is no TensorMeta.
+            ValueError: It is of another pool, or does not lie in this one.
+            RuntimeError: The pool was made without `shared`.
         """
-        return import_tensor(self._pool, self._identity(), meta)
-
-    def _identity(self) -> PoolHandle:
-        return self._handle or self.share()
+        if not isinstance(meta, TensorMeta):
+            raise TypeError(f"HostPool.import_: expected a TensorMeta, got {meta!r}")
+        handle = self._handle or self.share()
+        if meta.pool != handle:
+            raise ValueError(
+                f"HostPool.import_: expected a tensor of pool {handle.name!r} of process {handle.pid}, "
+                f"got one of pool {meta.pool.name!r} of process {meta.pool.pid}"
+            )
+        return self._pool.view(meta.offset, meta.size, meta.stride, meta.dtype)
 
     def __enter__(self) -> HostPool:
         return self
@@ -217,18 +266,21 @@ def init(capacity: int, **options: Any) -> None:
 
     Raises:
         RuntimeError: The default pool exists with other arguments.
-        ValueError, torch.OutOfMemoryError: As for `HostPool`. Nothing is left behind.
+        TypeError, ValueError, torch.OutOfMemoryError: As for `HostPool`. Nothing is left behind.
     """
-    values = _options(capacity, **{**_DEFAULTS, **options})
+    try:
+        values = pool_options(capacity, **options)
+    except TypeError as error:
+        raise TypeError(str(error).replace("pool_options()", "init()")) from None
     existed = _C.default_pool_is_initialized()
     with ProgressBar(f"{values[-1]}: prefault") as progress:
         pool = _C.init_default_pool(*values, progress)
-    if not existed:
-        try:
-            _warn(pool)
-        except RuntimeWarning:  # warnings are errors: a failed init leaves nothing behind
-            _C.uninit_default_pool()
-            raise
+    try:
+        _warn(pool)
+    except Warning:  # warnings are errors: the call has failed
+        if not existed:
+            uninit()
+        raise
 
 
 def uninit() -> None:
@@ -252,99 +304,21 @@ def empty(
     Raises:
         RuntimeError: `init` has not been called.
     """
-    return HostPool._wrap(_C.default_pool()).empty(size, dtype=dtype, device=device)
+    return default_pool().empty(size, dtype=dtype, device=device)
 
 
-_DEFAULTS: dict[str, Any] = {
-    "device": None,
-    "alignment": 64,
-    "huge_pages": "auto",
-    "numa_node": None,
-    "prefault_threads": None,
-    "name": None,
-    "shared": False,
-    "lock": False,
-}
+def default_pool() -> HostPool:
+    """Returns the default pool, for its `stats`, `share` and `blocks`.
 
-
-def _options(
-    capacity: int,
-    device: torch.device | str | None,
-    alignment: int,
-    huge_pages: str,
-    numa_node: int | None,
-    prefault_threads: int | None,
-    name: str | None,
-    shared: bool,
-    lock: bool,
-) -> tuple[int, int, str, int, int, int, bool, bool, str]:
-    """Checks the types and ranges that the compiled side cannot be given; it checks the rest."""
-    _check_cpu(device)
-    numbers = {"capacity": capacity, "alignment": alignment, "prefault_threads": prefault_threads or 0}
-    numbers["numa_node"] = 0 if numa_node is None else numa_node
-    limits = {"capacity": 2**62, "alignment": 2**62, "prefault_threads": 1024, "numa_node": 2**31 - 1}
-    for key, value in numbers.items():
-        try:
-            numbers[key] = operator.index(value)
-        except TypeError:
-            raise TypeError(f"HostPool: expected {key} to be an int, got {value!r}") from None
-        if not 0 <= numbers[key] <= limits[key]:
-            raise ValueError(f"HostPool: expected {key} to be in [0, {limits[key]}], got {value}")
-    for key, text in (("huge_pages", huge_pages), ("name", name or "")):
-        if not isinstance(text, str):
-            raise TypeError(f"HostPool: expected {key} to be a str, got {text!r}")
-    return (
-        numbers["capacity"],
-        numbers["alignment"],
-        huge_pages,
-        _NO_NUMA_NODE if numa_node is None else numbers["numa_node"],
-        numbers["prefault_threads"],
-        _NO_DEVICE,
-        bool(shared),
-        bool(lock),
-        name or "host_pool",
-    )
-
-
-_NO_NUMA_NODE = -1
-_NO_DEVICE = -1
-
-
-def _check_cpu(device: torch.device | str | None) -> None:
-    if device is not None and torch.device(device).type != "cpu":
-        raise ValueError(f"HostPool: expected device to be None or 'cpu', got {str(device)!r}")
-
-
-def _shape(size: int | Sequence[int]) -> list[int]:
-    try:
-        sizes = [operator.index(size)] if not isinstance(size, Sequence) else [operator.index(s) for s in size]
-    except TypeError:
-        raise TypeError(f"HostPool.empty: expected size to be an int or a sequence of int, got {size!r}") from None
-    for value in sizes:
-        if not -(2**63) <= value < 2**63:
-            raise ValueError(f"HostPool.empty: expected size to hold values below 2^63, got {value}")
-    return sizes
-
-
-def _plain_dtype(dtype: torch.dtype | None) -> torch.dtype:
-    if dtype is None:
-        return torch.get_default_dtype()
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"HostPool.empty: expected dtype to be a torch.dtype or None, got {dtype!r}")
-    if dtype in _QUANTIZED:
-        raise TypeError(f"HostPool.empty: expected dtype to be plain, got {dtype}")
-    return dtype
-
-
-_QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+    Raises:
+        RuntimeError: `init` has not been called.
+    """
+    return HostPool._wrap(_C.default_pool())
 
 
 def _warn(pool: _C.HostPool) -> None:
-    """Warns of every wish that the system denied, once per text."""
     for text in pool.warnings():
         if text not in _warned:
+            # Of the caller of HostPool() or init(). Raises where warnings are errors: then it has not been seen.
             warnings.warn(f"HostPool: {text}", RuntimeWarning, stacklevel=3)
             _warned.add(text)
-
-
-_warned: set[str] = set()

@@ -29,7 +29,8 @@ namespace {
 
 constexpr uint64_t kMaxLength = uint64_t{1} << 46;  // 64 TiB: more than an address space offers
 constexpr int kMaxNode = 1023;
-constexpr int kMpolBind = 2;  // MPOL_BIND
+constexpr int kMpolBind = 2;           // MPOL_BIND
+constexpr size_t kMaxMemfdName = 249;  // longer ones are refused by the kernel
 
 constexpr int kReadWrite = PROT_READ | PROT_WRITE;
 
@@ -137,7 +138,7 @@ void Mapping::drop_memory() {
 
 // The size is sealed: a process that attaches could otherwise shrink the file, and an access would raise SIGBUS.
 bool Mapping::open_memfd(const std::string& name, uint64_t length, unsigned flags) {
-  fd_ = calls_->memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+  fd_ = calls_->memfd_create(name.substr(0, kMaxMemfdName).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
   if (fd_ < 0) return false;
   if (ftruncate(fd_, static_cast<off_t>(length)) != 0) return false;
   fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);  // hugetlbfs of old kernels: not supported

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host pool tells about itself: plain values, all of them picklable."""
+"""What a pool tells about itself, and what it hands to other processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["PoolBlock", "PoolHandle", "PoolStats", "PoolTensor"]
+__all__ = ["PoolBlock", "PoolHandle", "PoolStats", "TensorMeta"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,17 @@ class PoolBlock:
 
 @dataclass(frozen=True)
 class PoolHandle:
-    """Names a shared pool to other processes of the same user; picklable. Made by `HostPool.share`."""
+    """Names a shared pool to other processes of the same user. Picklable; made by `HostPool.share`.
+
+    Attributes:
+        pid: The process that owns the pool.
+        fd: Its descriptor of the memory.
+        inode: Tells the memory from that of a later pool with the same pid and descriptor.
+        capacity: Bytes that can be handed out.
+        length: Bytes of the mapping.
+        page_size: The smallest page that backs the memory.
+        name: The pool's name.
+    """
 
     pid: int
     fd: int
@@ -88,14 +98,14 @@ class PoolHandle:
 
 
 @dataclass(frozen=True)
-class PoolTensor:
-    """Names a tensor in a shared pool to other processes that have the pool; picklable. Made by `HostPool.export`.
+class TensorMeta:
+    """Where a tensor lies in a shared pool. Picklable; made by `HostPool.export`, read by `HostPool.import_`.
 
     Attributes:
-        pool: Which pool.
+        pool: The pool.
         offset: Bytes from the pool's beginning to the first element.
         size: The shape.
-        stride: In elements.
+        stride: In elements, one for each dimension.
         dtype: Of the elements.
     """
 
