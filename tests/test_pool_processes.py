@@ -119,23 +119,23 @@ def test_an_attached_process_exports_too(shared_pool):
     ],
 )
 def test_export_refuses_other_memory(shared_pool, make):
-    with pytest.raises(ValueError, match=r"HostPool.export: expected t to be"):
+    with pytest.raises(ValueError, match=r"HostPool.export: expected a"):
         shared_pool.export(make())
 
 
 def test_export_refuses_lazy_conjugates(shared_pool):
     t = shared_pool.empty(4, dtype=torch.complex64)
     for lazy in (t.conj(), t.conj().imag):
-        with pytest.raises(ValueError, match="plain strided"):
+        with pytest.raises(ValueError, match="lazy conjugation"):
             shared_pool.export(lazy)
 
 
 def test_import_refuses_other_pools(shared_pool):
     other = HostPool(1 << 20, shared=True)
     meta = other.export(other.empty(4))
-    with pytest.raises(ValueError, match="expected meta of this pool"):
+    with pytest.raises(ValueError, match="expected a tensor of pool"):
         shared_pool.import_(meta)
-    with pytest.raises(TypeError, match="PoolTensor"):
+    with pytest.raises(TypeError, match="TensorMeta"):
         shared_pool.import_(other.share())
 
 
@@ -156,7 +156,7 @@ def test_import_refuses_other_pools(shared_pool):
 )
 def test_import_refuses_what_is_out_of_range(shared_pool, change):
     meta = shared_pool.export(shared_pool.empty(4))
-    with pytest.raises(ValueError, match=r"HostPool.import_: expected"):
+    with pytest.raises(ValueError, match="expected"):
         shared_pool.import_(replace(meta, **change))
 
 

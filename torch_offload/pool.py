@@ -242,6 +242,8 @@ class HostPool:
                 f"HostPool.import_: expected a tensor of pool {handle.name!r} of process {handle.pid}, "
                 f"got one of pool {meta.pool.name!r} of process {meta.pool.pid}"
             )
+        if not all(0 <= number < 2**63 for number in (meta.offset, *meta.size, *meta.stride)):
+            raise ValueError(f"HostPool.import_: expected offset, size and stride in [0, 2^63), got {meta}")
         return self._pool.view(meta.offset, meta.size, meta.stride, meta.dtype)
 
     def __enter__(self) -> HostPool:
