@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Allocate/free pairs per second of HostPool and of malloc on one trace of random sizes, with 1 and 2 threads, and
-// prefaulting with 1 and 2 threads. `make -C tests/cpp bench` builds it; it prints one line for each measurement.
+// Times the torch-free core: allocate/free pairs of HostPool and of malloc on one trace of random sizes, with 1 and 2
+// threads, and prefaulting against a first touch by one thread. The sides of a comparison take turns. Prints one JSON
+// object a line; `benchmarks/bench_host_pool.py` builds, runs and reads it.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kLive = 1000;  // blocks that each thread holds
 constexpr int kPairs = 400000;
-constexpr int kRepeats = 5;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 struct Step {
   uint32_t slot;  // whose block is freed and made anew
@@ -36,7 +40,7 @@ std::vector<Step> make_trace(uint32_t seed) {
   return trace;
 }
 
-// Runs the trace in each of `threads` threads at once and returns pairs per second.
+// Runs a trace of its own in each of `threads` threads at once; returns seconds for each pair.
 template <typename Allocate, typename Free>
 double run(int threads, Allocate allocate, Free free) {
   std::vector<std::vector<Step>> traces;
@@ -56,53 +60,71 @@ double run(int threads, Allocate allocate, Free free) {
     });
   }
   for (std::thread& worker : workers) worker.join();
-  return threads * kPairs / std::chrono::duration<double>(Clock::now() - begin).count();
+  return seconds_since(begin) / (threads * kPairs);
 }
 
-struct Spread {
-  double median, low, high;
+struct Side {
+  std::string name;
+  std::function<double()> seconds;
 };
 
-template <typename Measure>
-Spread repeat(Measure measure) {
-  measure();  // warm up
-  std::vector<double> values;
-  for (int i = 0; i < kRepeats; ++i) values.push_back(measure());
-  std::sort(values.begin(), values.end());
-  return {values[kRepeats / 2], values.front(), values.back()};
+// `per_second`: how much one second would do, for a measurement of 1 s.
+void compare(const char* what, int repeats, double per_second, const std::vector<Side>& sides) {
+  std::vector<std::vector<double>> values(sides.size());
+  for (int i = -1; i < repeats; ++i) {
+    for (size_t side = 0; side < sides.size(); ++side) {
+      const double seconds = sides[side].seconds();
+      if (i >= 0) values[side].push_back(per_second / seconds);  // the first round warms up
+    }
+  }
+  for (size_t side = 0; side < sides.size(); ++side) {
+    std::sort(values[side].begin(), values[side].end());
+    std::printf(R"({"what": "%s", "side": "%s", "median": %.6g, "low": %.6g, "high": %.6g})"
+                "\n",
+                what, sides[side].name.c_str(), values[side][repeats / 2], values[side].front(), values[side].back());
+  }
+  std::fflush(stdout);
 }
 
-void print(const char* what, int threads, const Spread& value, const char* unit) {
-  std::printf("%-28s %d thread(s)  %8.2f %s  (%.2f to %.2f)\n", what, threads, value.median, unit, value.low,
-              value.high);
+double create(PoolOptions options, int threads) {
+  options.prefault_threads = threads;
+  const auto begin = Clock::now();
+  const auto pool = HostPool::create(options);
+  return seconds_since(begin);
+}
+
+// What a program does that does not prefault: one thread writes to every page.
+double first_touch(const PoolOptions& options) {
+  const auto begin = Clock::now();
+  const auto pool = HostPool::create(options);
+  for (uint64_t at = 0; at < pool->capacity(); at += 4096) pool->base()[at] = std::byte{1};
+  return seconds_since(begin);
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const int repeats = argc > 1 ? std::atoi(argv[1]) : 5;
+  const double gib = argc > 2 ? std::atof(argv[2]) : 1.0;
   PoolOptions options;
   options.capacity = uint64_t{1} << 30;
   options.huge_pages = HugePages::kNever;
   const auto pool = HostPool::create(options);
   for (int threads : {1, 2}) {
-    print("HostPool allocate + free", threads, repeat([&] {
-            return run(
-                       threads, [&](size_t size) { return pool->allocate_raw(size); },
-                       [&](void* block) { pool->free_raw(block); }) /
-                   1e6;
-          }),
-          "M pairs/s");
-    print("malloc + free", threads, repeat([&] { return run(threads, std::malloc, std::free) / 1e6; }), "M pairs/s");
+    const std::string what = "pairs/s, " + std::to_string(threads) + " thread" + (threads == 1 ? "" : "s");
+    const auto allocate = [&](size_t size) { return pool->allocate_raw(size); };
+    compare(what.c_str(), repeats, 1,
+            {{"HostPool", [&] { return run(threads, allocate, [&](void* block) { pool->free_raw(block); }); }},
+             {"malloc", [&] { return run(threads, std::malloc, std::free); }}});
   }
-  for (int threads : {1, 2}) {
-    print("prefault of 1 GiB", threads, repeat([&] {
-            PoolOptions wanted = options;
-            wanted.prefault_threads = threads;
-            const auto begin = Clock::now();
-            HostPool::create(wanted);
-            return 1.073741824 / std::chrono::duration<double>(Clock::now() - begin).count();
-          }),
-          "GB/s");
+  options.capacity = static_cast<uint64_t>(gib * (1 << 30));
+  for (const bool huge : {false, true}) {
+    options.huge_pages = huge ? HugePages::kAuto : HugePages::kNever;
+    compare(huge ? "prefault, bytes/s, huge pages" : "prefault, bytes/s, normal pages", repeats,
+            static_cast<double>(options.capacity),
+            {{"first touch", [&] { return first_touch(options); }},
+             {"1 thread", [&] { return create(options, 1); }},
+             {"2 threads", [&] { return create(options, 2); }}});
   }
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <torch/extension.h>
 
 #include "error.h"
+#include "gil_release.h"
 #include "host_pool/default_pool.h"
 #include "host_pool/host_pool.h"
 #include "pool_tensors.h"
@@ -51,7 +52,7 @@ PoolOptions make_options(uint64_t capacity, uint64_t alignment, const std::strin
 
 py::dict stats_dict(const PoolPtr& pool) {
   const PoolStats stats = [&] {
-    const py::gil_scoped_release unlocked;  // may read /proc
+    const GilRelease unlocked;  // may read /proc
     return pool->stats();
   }();
   py::dict out;
@@ -121,7 +122,7 @@ void translate_errors(std::exception_ptr error) {
 
 void bind_pool(py::module_& m) {
   py::register_local_exception_translator(&translate_errors);
-  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  using Unlocked = py::call_guard<GilRelease>;
 
   const auto with_options = [](const auto& make) {
     return [make](uint64_t capacity, uint64_t alignment, const std::string& huge_pages, int numa_node,
@@ -130,7 +131,7 @@ void bind_pool(py::module_& m) {
       const PoolOptions options =
           make_options(capacity, alignment, huge_pages, numa_node, prefault_threads, device, shared, lock, name);
       const Progress report = to_progress(progress);
-      py::gil_scoped_release unlocked;
+      const GilRelease unlocked;
       return make(options, report);
     };
   };

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pool_tensors.h"
 
-#include <ATen/ops/from_blob.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -24,8 +25,9 @@ at::DataPtr to_data_ptr(PoolBlock block) {
   return {data, owner, [](void* context) { delete static_cast<PoolBlock*>(context); }, at::kCPU};
 }
 
-// What torch asks when a storage of the pool is resized. A storage of 0 bytes may outlive the pool, so the allocator
-// holds it weakly and is never destroyed itself.
+// What torch asks when a storage of the pool is resized. It must not fail because of the pool: by then torch has given
+// the tensor its new sizes (Resize.h), and would let it reach behind its old block. A storage of 0 bytes may outlive
+// the pool, so the allocator holds it weakly and is never destroyed itself.
 class PoolAllocator final : public c10::Allocator {
  public:
   explicit PoolAllocator(std::weak_ptr<HostPool> pool) : pool_(std::move(pool)) {}
@@ -33,15 +35,16 @@ class PoolAllocator final : public c10::Allocator {
   bool serves(const std::shared_ptr<HostPool>& pool) const { return pool_.lock() == pool; }
 
   at::DataPtr allocate(size_t bytes) override {
-    const std::shared_ptr<HostPool> pool = pool_.lock();
-    TORCH_CHECK(pool != nullptr, "HostPool: expected the pool of the storage to exist, got a resize after its end");
-    try {
-      return to_data_ptr(pool->allocate(bytes));
-    } catch (const OutOfMemoryError& error) {
-      TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
-    } catch (const Error& error) {
-      TORCH_CHECK(false, error.what());
+    std::string why_not = "the pool has ended";
+    if (const std::shared_ptr<HostPool> pool = pool_.lock()) {
+      try {
+        return to_data_ptr(pool->allocate(bytes));
+      } catch (const Error& error) {
+        why_not = error.what();
+      }
     }
+    TORCH_WARN("HostPool: a tensor that was resized to ", bytes, " bytes has moved to ordinary memory: ", why_not);
+    return c10::GetCPUAllocator()->allocate(bytes);
   }
 
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
@@ -106,30 +109,33 @@ uint64_t checked_extent(const std::vector<int64_t>& sizes, const std::vector<int
   return static_cast<uint64_t>(bytes);
 }
 
+at::Tensor make_tensor(PoolBlock block, c10::IntArrayRef sizes, c10::IntArrayRef strides, at::ScalarType dtype) {
+  const uint64_t bytes = block.size();
+  PoolAllocator* const allocator = allocators.get().of(block.pool());
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, to_data_ptr(std::move(block)), allocator,
+                       /*resizable=*/true);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return tensor;
+}
+
 }  // namespace
 
 at::Tensor empty_in_pool(const std::shared_ptr<HostPool>& pool, const std::vector<int64_t>& sizes,
                          at::ScalarType dtype) {
   const uint64_t bytes = checked_bytes("HostPool.empty", sizes, static_cast<int64_t>(c10::elementSize(dtype)));
-  at::DataPtr data = to_data_ptr(pool->allocate(bytes));
-  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, std::move(data), allocators.get().of(pool),
-                       /*resizable=*/true);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  return tensor;
+  return make_tensor(pool->allocate(bytes), sizes, c10::contiguous_strides(sizes), dtype);
 }
 
 at::Tensor view_of_pool(const std::shared_ptr<HostPool>& pool, uint64_t offset, const std::vector<int64_t>& sizes,
                         const std::vector<int64_t>& strides, at::ScalarType dtype) {
   const auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
-  const uint64_t bytes = checked_extent(sizes, strides, itemsize);
-  auto owner = std::make_shared<PoolBlock>(pool->view(offset, bytes));
-  if (reinterpret_cast<uintptr_t>(owner->data()) % itemsize != 0) {
+  PoolBlock block = pool->view(offset, checked_extent(sizes, strides, itemsize));
+  if (reinterpret_cast<uintptr_t>(block.data()) % itemsize != 0) {
     throw ValueError(join("view: expected offset to be a multiple of ", itemsize, ", got ", offset));
   }
-  return at::from_blob(
-      owner->data(), sizes, strides, [owner](void*) mutable { owner.reset(); }, at::TensorOptions().dtype(dtype));
+  return make_tensor(std::move(block), sizes, strides, dtype);
 }
 
 }  // namespace torch_offload

@@ -39,8 +39,8 @@ class HostPool:
 
     The memory is one mapping. Blocks are chosen by best fit and joined with their free neighbours when they come
     back; sizes are rounded to the alignment only. A block comes back when the last reference to its storage goes:
-    the tensor itself, a view, a numpy array, a DLPack capsule. A storage that is resized moves to another block of the
-    pool. All methods may be called from any thread.
+    the tensor itself, a view, a numpy array, a DLPack capsule. All methods may be called from any thread. A tensor that
+    outgrows its storage (`resize_`) moves to another block of the pool, or, with a warning, to ordinary memory.
 
     In a forked child the tensors can be read; the pool can neither hand out nor take back blocks there.
 
@@ -242,6 +242,8 @@ class HostPool:
                 f"HostPool.import_: expected a tensor of pool {handle.name!r} of process {handle.pid}, "
                 f"got one of pool {meta.pool.name!r} of process {meta.pool.pid}"
             )
+        if not all(0 <= number < 2**63 for number in (meta.offset, *meta.size, *meta.stride)):
+            raise ValueError(f"HostPool.import_: expected offset, size and stride in [0, 2^63), got {meta}")
         return self._pool.view(meta.offset, meta.size, meta.stride, meta.dtype)
 
     def __enter__(self) -> HostPool:

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interpreter ends with tensors of a pool alive: the exit code is the one asked for, stderr is empty."""
+
+import pytest
+from pool_support import check_python, run_python
+
+START = """
+import atexit, weakref
+pool = HostPool(4 << 20, huge_pages="never")
+torch_offload.init(4 << 20, huge_pages="never")
+tensor = pool.empty((100, 10)).fill_(1)
+default = torch_offload.empty(1000).fill_(2)
+view, array, capsule = tensor[5:], tensor.numpy()[3:], torch.utils.dlpack.to_dlpack(tensor)
+"""
+
+ENDINGS = {
+    "falling off the end with module globals": ("", 0),
+    "pool deleted before its tensors": ("del pool; torch_offload.uninit()", 0),
+    "tensors deleted before the pool": ("del tensor, view, array, capsule, default", 0),
+    "a cycle of pool and tensors": (
+        "tensor.me = [tensor, pool, view]; tensor.me.append(tensor.me); del tensor, pool",
+        0,
+    ),
+    "a cycle with a finaliser": (
+        "class Loop:\n  def __del__(self): self.t.fill_(3); self.p.stats(); self.p.close()\n"
+        "loop = Loop(); loop.t, loop.p, loop.me = tensor, pool, loop",
+        0,
+    ),
+    "attributes of modules": ("torch.kept = tensor; sys.kept = pool; torch_offload.kept = view; os.kept = default", 0),
+    # Its thread must not drop tensors while the interpreter ends: torch 2.13 itself aborts then, for any tensor.
+    "a daemon thread that polls, makes pools and keeps what it allocates": (
+        "def run():\n  while True:\n"
+        "    pool.stats(), pool.blocks(), HostPool(4096, huge_pages='never'), kept.append(pool.empty(0))\n"
+        "kept = []; threading.Thread(target=run, daemon=True).start()",
+        0,
+    ),
+    "a daemon thread that calls init and uninit": (
+        "def run():\n  while True: torch_offload.uninit(); torch_offload.init(4096, huge_pages='never')\n"
+        "threading.Thread(target=run, daemon=True).start()",
+        0,
+    ),
+    "an ordinary thread that still runs": (
+        "def run():\n  import time; time.sleep(0.3); assert pool.empty(100).fill_(1).sum() == 100\n"
+        "threading.Thread(target=run).start()",
+        0,
+    ),
+    "a thread's own variables": (
+        "local = threading.local()\n"
+        "def run():\n  local.t = pool.empty(9); local.event = threading.Event(); local.event.wait()\n"
+        "threading.Thread(target=run, daemon=True).start()",
+        0,
+    ),
+    "atexit uses and closes the pool": (
+        "atexit.register(lambda: (pool.empty(5).fill_(1), pool.close(), pool.close(), torch_offload.uninit()))",
+        0,
+    ),
+    "a finaliser at exit": ("weakref.finalize(torch, lambda t, p: (t.fill_(1), p.stats()), tensor, pool)", 0),
+    "atexit makes the first pool": ("del pool, tensor; atexit.register(lambda: HostPool(1 << 20).empty(5))", 0),
+    "a closed pool": ("pool.close(); torch_offload.uninit()", 0),
+    "sys.exit(3)": ("sys.exit(3)", 3),
+    "sys.exit in a thread's join": (
+        "t = threading.Thread(target=lambda: pool.empty(9)); t.start(); t.join(); sys.exit(7)",
+        7,
+    ),
+    "os._exit": ("os._exit(5)", 5),
+    "a forked child that ends": (
+        "pid = os.fork()\nif pid: sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) + 4)",
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_exit_with_live_tensors(ending):
+    code, status = ENDINGS[ending]
+    done = run_python(START + code)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
+def test_an_exception_ends_the_program_with_its_traceback_alone():
+    done = run_python(START + "raise ValueError('as asked')")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.endswith("ValueError: as asked\n")
+    assert done.stderr.count("\n") <= 4
+
+
+def test_a_subinterpreter_free_exit_with_many_pools():
+    check_python("""
+pools = [HostPool(1 << 20, huge_pages="never") for _ in range(50)]
+tensors = [pool.empty(100).fill_(i) for i, pool in enumerate(pools)]
+tensors += [pool.empty(0) for pool in pools]
+del pools[::2]
+""")
