@@ -72,19 +72,20 @@ class Allocators {
 
 PerProcess<Allocators> allocators;
 
-// Bytes of a contiguous tensor; ValueError where no tensor can be that large.
+// Bytes of a contiguous tensor; ValueError where no tensor can be that large. A tensor without elements has strides all
+// the same, and torch multiplies them without a check: dimensions of size 0 count as 1 there.
 uint64_t checked_bytes(const char* what, const std::vector<int64_t>& sizes, int64_t itemsize) {
   for (const int64_t size : sizes) {
     if (size < 0) throw ValueError(join(what, ": expected size to be non-negative, got ", size));
   }
-  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return 0;
-  int64_t bytes = itemsize;
+  const bool no_elements = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+  int64_t bytes = no_elements ? 1 : itemsize;
   bool overflows = false;
-  for (const int64_t size : sizes) overflows |= __builtin_mul_overflow(bytes, size, &bytes);
+  for (const int64_t size : sizes) overflows |= __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes);
   if (overflows) {
     throw ValueError(join(what, ": expected size to address fewer than 2^63 bytes, got ", c10::IntArrayRef(sizes)));
   }
-  return static_cast<uint64_t>(bytes);
+  return no_elements ? 0 : static_cast<uint64_t>(bytes);
 }
 
 // Bytes from the first element of a strided tensor to the end of its last one.

@@ -121,6 +121,24 @@ def test_tensors_stay_readable_after_uninit_and_a_new_pool_is_another_one():
     assert torch_offload.default_pool().stats().live_blocks == 1
 
 
+@pytest.mark.parametrize("capacity", [MIB, 2 * MIB])
+def test_a_default_pool_that_was_closed_through_its_object_makes_way_for_the_next_init(capacity):
+    torch_offload.init(MIB, **PLAIN)
+    old = torch_offload.empty(1000).fill_(1)
+    with torch_offload.default_pool() as first:
+        pass
+    assert not torch_offload.is_initialized()
+    with pytest.raises(RuntimeError, match="closed"):
+        torch_offload.empty(1)
+    torch_offload.init(capacity, **PLAIN)
+    assert torch_offload.is_initialized()
+    assert torch_offload.default_pool().stats().capacity == capacity
+    assert torch_offload.empty(1000).fill_(2).sum() == 2000
+    assert old.sum() == 1000
+    del old
+    assert (first.stats().live_blocks, first.stats().closed) == (0, True)
+
+
 def test_a_thousand_cycles_leave_resident_memory_as_it_was():
     def cycle(count):
         for i in range(count):

@@ -30,8 +30,22 @@ def test_sizes_and_dtypes_follow_torch_empty():
         shape = size if isinstance(size, (list, tuple)) else (int(size),)
         assert pool.empty(size).shape == torch.empty(shape).shape
     assert pool.empty(3).dtype == torch.get_default_dtype()
+    assert pool.empty((0, 2**62)).stride() == torch.empty((0, 2**62)).stride()
     assert pool.empty(3, device="cpu", dtype=torch.int32).dtype == torch.int32
     assert pool.empty(3, device=torch.device("cpu")).numel() == 3
+
+
+def test_the_default_dtype_is_torchs_at_the_time_of_the_call():
+    pool = plain_pool()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert pool.empty(3).dtype == torch.float64
+        assert pool.stats().requested == 0  # the temporary has gone
+        assert pool.empty(3).nbytes == 24
+    finally:
+        torch.set_default_dtype(before)
+    assert pool.empty(3).dtype == before
 
 
 @pytest.mark.parametrize(
@@ -43,9 +57,13 @@ def test_sizes_and_dtypes_follow_torch_empty():
         (2**64 - 1, {}, ValueError, "2\\^63"),
         (2**63 - 1, {"dtype": torch.int16}, ValueError, "fewer than 2\\^63 bytes"),
         ((2**32, 2**32), {}, ValueError, "fewer than 2\\^63 bytes"),
+        ((2**62, 4, 0), {}, ValueError, "fewer than 2\\^63 bytes"),
+        ((0, 2**62, 2**62), {}, ValueError, "fewer than 2\\^63 bytes"),  # its strides would wrap
         (2**63 - 1, {"dtype": torch.uint8}, torch.OutOfMemoryError, f"asked for {2**63 - 1} bytes"),
         (2.0, {}, TypeError, "an int or a sequence of int"),
         ("12", {}, TypeError, "an int or a sequence of int"),
+        (b"12", {}, TypeError, "an int or a sequence of int"),
+        (memoryview(b"12"), {}, TypeError, "an int or a sequence of int"),
         ((2, None), {}, TypeError, "an int or a sequence of int"),
         (2, {"dtype": "float32"}, TypeError, "torch.dtype"),
         (2, {"dtype": torch.quint8}, TypeError, "plain"),

@@ -99,6 +99,22 @@ def test_an_exception_that_is_dropped_gives_the_block_back():
     assert pool.stats().live_blocks == 0
 
 
+def test_an_exception_that_is_kept_keeps_the_block_until_its_traceback_goes():
+    pool = plain_pool()
+
+    def fails():
+        tensor = pool.empty(1000)
+        raise ValueError(str(tensor.shape))
+
+    try:
+        fails()
+    except ValueError as error:
+        kept = error
+    assert pool.stats().live_blocks == 1
+    kept.__traceback__ = None
+    assert pool.stats().live_blocks == 0
+
+
 def test_a_block_is_freed_inside_a_finaliser_of_another_block():
     pool = plain_pool()
     inner = [pool.empty(100) for _ in range(10)]

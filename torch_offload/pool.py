@@ -262,6 +262,8 @@ class HostPool:
 def init(capacity: int, **options: Any) -> None:
     """Makes the process-wide default pool. Again with the same arguments it does nothing.
 
+    A default pool that was closed through `default_pool().close()` is replaced.
+
     Args:
         capacity (int): Bytes.
         **options: Those of `HostPool`.
@@ -291,7 +293,7 @@ def uninit() -> None:
 
 
 def is_initialized() -> bool:
-    """Returns whether the default pool exists."""
+    """Returns whether the default pool exists and is open."""
     return _C.default_pool_is_initialized()
 
 

@@ -77,6 +77,8 @@ def check_cpu(what: str, device: torch.device | str | None) -> None:
 def shape_of(size: int | Sequence[int]) -> list[int]:
     """Returns a shape as a list of numbers that fit into 64 bits."""
     try:
+        if isinstance(size, (bytes, bytearray, memoryview)):  # sequences of int as well, but no shapes
+            raise TypeError
         sizes = [operator.index(size)] if not isinstance(size, Sequence) else [operator.index(s) for s in size]
     except TypeError:
         raise TypeError(f"HostPool.empty: expected size to be an int or a sequence of int, got {size!r}") from None

@@ -32,7 +32,8 @@ std::shared_ptr<HostPool> current() {
 std::shared_ptr<HostPool> init_default_pool(const PoolOptions& options, const Progress& progress) {
   DefaultPool& global = instance.get();
   const std::lock_guard<std::mutex> changing(global.changing);
-  if (const std::shared_ptr<HostPool> pool = current()) {
+  // One that was closed through its handle hands nothing out any more: the new one takes its place.
+  if (const std::shared_ptr<HostPool> pool = current(); pool != nullptr && !pool->closed()) {
     if (pool->options() == options) return pool;
     throw StateError(join("init: expected the arguments of the first call (capacity ", pool->options().capacity,
                           "), got others (capacity ", options.capacity, "); call uninit first"));
@@ -56,7 +57,10 @@ void uninit_default_pool() noexcept {
   if (pool != nullptr) pool->close();
 }
 
-bool default_pool_is_initialized() noexcept { return current() != nullptr; }
+bool default_pool_is_initialized() noexcept {
+  const std::shared_ptr<HostPool> pool = current();
+  return pool != nullptr && !pool->closed();
+}
 
 std::shared_ptr<HostPool> default_pool() {
   if (std::shared_ptr<HostPool> pool = current()) return pool;

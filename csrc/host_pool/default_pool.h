@@ -14,7 +14,7 @@
 
 namespace torch_offload {
 
-// Makes the default pool. Again with equal options: returns it. A failure leaves no pool behind.
+// Makes the default pool. Again with equal options: returns it. A closed one is replaced. A failure leaves no pool behind.
 // @throws StateError when it exists with other options, and what HostPool::create throws
 OFFLOAD_CORE_API std::shared_ptr<HostPool> init_default_pool(const PoolOptions& options,
                                                              const Progress& progress = nullptr);
@@ -22,6 +22,7 @@ OFFLOAD_CORE_API std::shared_ptr<HostPool> init_default_pool(const PoolOptions& 
 // Closes it, if there is one: waits for copies under way; live blocks keep their memory.
 OFFLOAD_CORE_API void uninit_default_pool() noexcept;
 
+// Whether there is one, and it is open.
 OFFLOAD_CORE_API bool default_pool_is_initialized() noexcept;
 
 // @throws StateError when there is none
