@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "error.h"
+#include "host_pool/adaptive_mutex.h"
 #include "host_pool/pool_registry.h"
 #include "host_pool/process_generation.h"
 
@@ -39,7 +40,7 @@ struct HostPool::Deferred {
 struct HostPool::State {
   State(uint64_t capacity, uint64_t alignment) : allocator(capacity, alignment) {}
 
-  std::mutex mutex;
+  AdaptiveMutex mutex;
   BlockAllocator allocator;
   std::vector<Deferred> deferred;
   std::atomic<bool> has_deferred{false};  // written under the mutex
@@ -113,7 +114,7 @@ void* HostPool::allocate_block(uint64_t size, uint64_t alignment, BlockOwner own
   check_not_forked("allocation");
   if (attached_) throw StateError("HostPool: only the process that owns a shared pool allocates from it");
   poll_deferred();
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const std::lock_guard<AdaptiveMutex> lock(state_->mutex);
   if (state_->closed) throw StateError("HostPool: expected an open pool, got a closed one");
   return base() + state_->allocator.allocate(size, alignment, owner);
 }
@@ -123,7 +124,7 @@ FreeResult HostPool::free_raw(void* data) noexcept { return free_block(data, Blo
 FreeResult HostPool::free_block(const void* data, BlockOwner owner) noexcept {
   if (forked()) return FreeResult::kForked;
   std::shared_ptr<HostPool> last_reference;  // dropped after the lock: it may end this pool
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const std::lock_guard<AdaptiveMutex> lock(state_->mutex);
   const bool mine = contains(data) && !attached_;
   const FreeResult result = mine ? state_->allocator.free(offset_of(data), owner) : FreeResult::kForeign;
   if (result == FreeResult::kDoubleFree) ++state_->double_frees;
@@ -143,7 +144,7 @@ PoolBlock HostPool::view(uint64_t offset, uint64_t size) {
 void HostPool::close() noexcept {
   if (forked()) return;
   {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const std::lock_guard<AdaptiveMutex> lock(state_->mutex);
     if (!state_->closed && state_->allocator.stats().live_raw_blocks != 0) state_->keep_alive = shared_from_this();
     state_->closed = true;
   }
@@ -152,7 +153,7 @@ void HostPool::close() noexcept {
 
 bool HostPool::closed() const noexcept {
   if (forked()) return true;
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const std::lock_guard<AdaptiveMutex> lock(state_->mutex);
   return state_->closed;
 }
 
@@ -161,7 +162,7 @@ PoolStats HostPool::stats() {
   PoolStats out;
   bool measure = false;
   {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const std::lock_guard<AdaptiveMutex> lock(state_->mutex);
     static_cast<AllocatorStats&>(out) = state_->allocator.stats();
     out.deferred_blocks = state_->deferred.size() + state_->being_polled;
     out.double_frees = state_->double_frees;
@@ -182,7 +183,7 @@ PoolStats HostPool::stats() {
   if (measure) {  // reads /proc: not under the lock
     out.huge_bytes = mapping_->measure_huge_bytes();
     out.page_size = out.huge_bytes == mapping_->length() ? kHugePageSize : small_page_size();
-    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const std::lock_guard<AdaptiveMutex> lock(state_->mutex);
     state_->huge_bytes = out.huge_bytes;
     state_->page_size = out.page_size;
   }
@@ -192,7 +193,7 @@ PoolStats HostPool::stats() {
 std::vector<BlockInfo> HostPool::blocks() const {
   check_not_forked("blocks");
   if (attached_) return {};
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const std::lock_guard<AdaptiveMutex> lock(state_->mutex);
   return state_->allocator.blocks();
 }
 
@@ -216,7 +217,7 @@ void HostPool::check_not_forked(const char* what) const {
 
 void HostPool::defer(const void* data, std::function<bool()> ready) {
   if (forked()) return;
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const std::lock_guard<AdaptiveMutex> lock(state_->mutex);
   state_->deferred.push_back({data, std::move(ready)});
   state_->has_deferred.store(true, std::memory_order_release);
 }
@@ -225,7 +226,7 @@ void HostPool::poll_deferred() {
   std::vector<Deferred> asked;
   if (!state_->has_deferred.load(std::memory_order_acquire)) return;  // the usual case, without the lock
   {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const std::lock_guard<AdaptiveMutex> lock(state_->mutex);
     asked.swap(state_->deferred);
     state_->being_polled += asked.size();
   }
@@ -238,7 +239,7 @@ void HostPool::poll_deferred() {
     }
   });
   for (auto block = asked.begin(); block != still_used; ++block) free_block(block->data, BlockOwner::kHandle);
-  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const std::lock_guard<AdaptiveMutex> lock(state_->mutex);
   state_->being_polled -= taken;
   state_->deferred.insert(state_->deferred.end(), std::make_move_iterator(still_used),
                           std::make_move_iterator(asked.end()));
