@@ -2,32 +2,61 @@
 PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
+NPU_VENV ?= .venv-npu
+NPU_BIN := $(NPU_VENV)/bin
 export MAX_JOBS ?= 2
 # Run by hand or by CI, pip should not ask anything nor talk about its own version.
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-SOURCES := setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.*)
+SOURCES := setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* op_host/* op_kernel/*)
 PYTHON_DIRS := torch_offload tests benchmarks examples setup.py
 CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' 'benchmarks/*.cpp')
 
-.PHONY: demo test test-python test-cpp lint format sanitize bench build clean
+.PHONY: demo demo-npu test test-python test-cpp test-all test-simulator test-npu test-npu-hardware build build-npu simulator \
+    lint format sanitize sanitize-simulator bench clean
 
 demo: build  ## decode over a real text with the cache in a host pool
 	$(BIN)/python examples/dsa_decode.py
 
-test: test-cpp test-python  ## everything
+demo-npu: build-npu simulator  ## the same with the cache of a simulated NPU
+	$(ON_SIMULATOR) $(NPU_BIN)/python examples/dsa_decode.py --device npu --context 4096 --steps 16
+
+# Threads of a test wait asleep: on a shared machine spinning ones keep the one that they wait for from running.
+test test-python test-npu: export OMP_WAIT_POLICY ?= passive
+
+test: test-cpp test-python  ## everything that needs no torch_npu
+
+test-all: test test-simulator test-npu  ## and the NPU part on the simulated runtime
 
 test-python: build
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --ignore=tests/npu
 
 test-cpp:
 	$(MAKE) -j $(MAX_JOBS) -C tests/cpp test
 
+test-npu: build-npu simulator  ## torch_npu and our kernels on the simulated runtime
+	PYTHONSAFEPATH=1 $(ON_SIMULATOR) $(NPU_BIN)/pytest -q tests/npu
+
+test-simulator: simulator  ## the simulated runtime, the kernels on the AscendC model, and faults that must be caught
+	$(MAKE) -C tests/sim_cann test PYTHON=$(abspath $(NPU_BIN)/python)
+	$(MAKE) -j $(MAX_JOBS) -C tests/sim_cann/ascendc test
+	$(MAKE) -C tests/sim_cann/ascendc mutants
+
+# In an environment of CANN, with the package built and its kernels compiled: whatever `python` that is.
+NPU_PYTHON ?= python3
+test-npu-hardware:  ## the same tests on a real NPU, less what only the simulator can do
+	$(NPU_PYTHON) -m pytest -q -m "not simulator" tests/npu
+
 sanitize:  ## the C++ tests under AddressSanitizer with UBSan, and under ThreadSanitizer
 	$(MAKE) -j $(MAX_JOBS) -C tests/cpp sanitize
 
+sanitize-simulator: simulator  ## the same of the simulated runtime and of the kernels on the AscendC model
+	$(MAKE) -C tests/sim_cann asan tsan PYTHON=$(abspath $(NPU_BIN)/python)
+	$(MAKE) -C tests/sim_cann/ascendc asan tsan
+
 bench: build  ## print the measured ratios
 	$(BIN)/python benchmarks/bench_sparse_copy.py
+	$(BIN)/python benchmarks/bench_host_pool.py
 
 lint: build
 	$(BIN)/ruff check $(PYTHON_DIRS)
@@ -53,6 +82,32 @@ $(VENV)/.torch:
 $(VENV)/.built: $(VENV)/.torch $(SOURCES)
 	$(BIN)/pip install -q --no-build-isolation -e '.[test,lint,plot]'
 	touch $@
+
+# The NPU part has an environment of its own, because torch imports torch_npu wherever that is installed. The package
+# is installed there, not linked: both environments would compile into the same files. Folders of one's own
+# (build_base) for what is compiled, too.
+ON_SIMULATOR = SIM_CANN_BUILD=build/sim_cann TORCH_OFFLOAD_NPU_KERNEL=$(SIM_KERNEL) tests/sim_cann/run
+SIM_KERNEL := $(abspath build/sim_cann/kernels/sparse_copy_kernels.so)
+
+build-npu: $(NPU_VENV)/.built
+
+$(NPU_VENV)/.installed: pyproject.toml
+	test -x $(NPU_BIN)/python || $(PYTHON) -m venv $(NPU_VENV)
+	$(NPU_BIN)/pip install -q torch==2.13.0 numpy pyyaml protobuf "setuptools>=77" wheel ninja \
+	    'pytest==9.*' 'expecttest==0.3.*' 'hypothesis==6.*'
+	$(NPU_BIN)/pip install -q --no-deps torch_npu==2.13.0
+	touch $@
+
+$(NPU_VENV)/.built: $(NPU_VENV)/.installed $(SOURCES) $(wildcard torch_offload/*.py torch_offload/*/*.py)
+	@mkdir -p build/npu
+	printf '[build]\nbuild_base = build/npu\n' > build/npu/config
+	USE_NPU=1 DIST_EXTRA_CONFIG=build/npu/config $(NPU_BIN)/pip install -q --no-build-isolation --no-deps \
+	    --force-reinstall .
+	touch $@
+
+simulator: $(NPU_VENV)/.installed  ## the simulated runtime and the kernels built for it
+	$(MAKE) -C tests/sim_cann PYTHON=$(abspath $(NPU_BIN)/python)
+	$(MAKE) -C tests/sim_cann/ascendc binary BUILD=$(dir $(SIM_KERNEL))
 
 clean:
 	rm -rf build dist *.egg-info torch_offload/*.so

@@ -3,12 +3,17 @@
 
 Environment:
     DEBUG=1     -O0 -g and assertions instead of -O3.
+    USE_NPU     1: build the NPU part, and fail if torch_npu is missing; 0: do not; unset: if torch_npu is installed.
     MAX_JOBS    compilers that run at once (torch.utils.cpp_extension reads it).
 """
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
+
+# Importing torch would import torch_npu, which needs CANN's libraries; compiling against its headers does not.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
 from setuptools import Extension, setup
@@ -50,6 +55,25 @@ TORCH_SOURCES = [
     "csrc/pool_tensors.cpp",
 ]
 
+# The argument contract is compiled into both torch extensions: they share no symbols.
+NPU_SOURCES = [
+    "csrc/sparse_copy_args.cpp",
+    "csrc/tensor_checks.cpp",
+    "csrc/overlap.cpp",
+    "csrc/npu/acl_api.cpp",
+    "csrc/npu/host_memory.cpp",
+    "csrc/npu/kernel_binary.cpp",
+    "csrc/npu/launch.cpp",
+    "csrc/npu/placement.cpp",
+    "csrc/npu/platform.cpp",
+    "csrc/npu/python_bindings.cpp",
+    "csrc/npu/registration.cpp",
+    "csrc/npu/runtime.cpp",
+    "csrc/npu/sparse_copy.cpp",
+    "csrc/npu/status.cpp",
+    "op_host/sparse_copy_tiling.cpp",
+]
+
 COMPILE_ARGS = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-g0"]
 COMPILE_ARGS += ["-O0", "-g3"] if DEBUG else ["-O3"]
 # The sources of messages are given as in the repository and in torch, wherever they lay when they were compiled.
@@ -74,6 +98,36 @@ TORCH = CppExtension(
 )
 
 
+def npu_extensions():
+    """The NPU extension, against torch_npu's own headers; CANN need not be there. Its functions come with torch_npu."""
+    use = os.environ.get("USE_NPU", "")
+    if use not in ("", "0", "1"):
+        sys.exit(f"torch_offload: expected USE_NPU to be 0, 1 or unset, got '{use}'")
+    spec = None if use == "0" else importlib.util.find_spec("torch_npu")
+    if spec is None:
+        if use == "1":
+            sys.exit(
+                "torch_offload: expected torch_npu to be installed, because USE_NPU=1 asks for the NPU part, got none; "
+                "install it (pip install torch_npu==2.13.0), or build without USE_NPU"
+            )
+        return []
+    torch_npu = Path(spec.submodule_search_locations[0])
+    return [
+        CppExtension(
+            "torch_offload._C_npu",
+            NPU_SOURCES,
+            include_dirs=[str(ROOT / "csrc")],
+            extra_compile_args=[
+                *COMPILE_ARGS,
+                # Headers of others: their warnings are not ours.
+                *(f"-isystem{torch_npu / path}" for path in ("include", "include/third_party/acl/inc")),
+            ],
+            library_dirs=[str(torch_npu / "lib")],
+            libraries=["torch_npu"],
+        )
+    ]
+
+
 class Build(BuildExtension):
     """Builds `liboffload.so` under its plain name and lets `_C` link to it."""
 
@@ -92,4 +146,4 @@ class Build(BuildExtension):
 if sys.platform != "linux":
     sys.exit("torch_offload: expected to be built on Linux, got " + sys.platform)
 
-setup(ext_modules=[CORE, TORCH], cmdclass={"build_ext": Build})
+setup(ext_modules=[CORE, TORCH, *npu_extensions()], cmdclass={"build_ext": Build})

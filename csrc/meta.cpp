@@ -4,13 +4,13 @@
 namespace torch_offload {
 
 void sparse_copy_meta(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                      const OptionalTensor& src_index, const OptionalTensor& count) {
-  check_sparse_copy(dst, src, dst_index, src_index, count, c10::DeviceType::Meta);
+                      const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits) {
+  check_sparse_copy(dst, src, dst_index, src_index, count, Placement(c10::DeviceType::Meta));
 }
 
 void sparse_copy_ptrs_meta(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
                            const at::Tensor& count, at::Tensor& status) {
-  check_sparse_copy_ptrs(src_ptrs, dst_ptrs, lengths, count, status, c10::DeviceType::Meta);
+  check_sparse_copy_ptrs(src_ptrs, dst_ptrs, lengths, count, status, Placement(c10::DeviceType::Meta));
 }
 
 }  // namespace torch_offload

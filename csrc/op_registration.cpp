@@ -1,33 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The operators of the namespace `offload`: every schema, and which kernel serves which dispatch key.
-#include <torch/library.h>
-
-#include <tuple>
-#include <utility>
-
+#include "op_implementation.h"
 #include "ops.h"
 
 namespace torch_offload {
 namespace {
-
-// `_sparse_copy_N`: sparse_copy with N plain mutable tensors, which graphs can handle without copying one.
-// The kernel takes N destinations, N sources and the three optional tensors.
-template <size_t>
-using TensorRef = const at::Tensor&;
-
-template <auto kSparseCopy, typename Indices>
-struct FixedArity;
-
-template <auto kSparseCopy, size_t... I>
-struct FixedArity<kSparseCopy, std::index_sequence<I...>> {
-  static void call(TensorRef<I>... dst, TensorRef<I>... src, const OptionalTensor& dst_index,
-                   const OptionalTensor& src_index, const OptionalTensor& count) {
-    kSparseCopy(std::array{dst...}, std::array{src...}, dst_index, src_index, count);
-  }
-};
-
-constexpr size_t kMaxFixedArity = 4;
 
 std::string fixed_arity_schema(size_t arity) {
   std::string dst;
@@ -38,21 +16,8 @@ std::string fixed_arity_schema(size_t arity) {
     src += "Tensor src" + number + ", ";
   }
   return "_sparse_copy_" + std::to_string(arity) + "(" + dst + src +
-         "Tensor? dst_index=None, Tensor? src_index=None, Tensor? count=None) -> ()";
-}
-
-template <auto kSparseCopy, size_t... I>
-void implement_fixed_arities(torch::Library& m, std::index_sequence<I...>) {
-  (m.impl(("_sparse_copy_" + std::to_string(I + 1)).c_str(),
-          &FixedArity<kSparseCopy, std::make_index_sequence<I + 1>>::call),
-   ...);
-}
-
-template <auto kSparseCopy, auto kSparseCopyPtrs>
-void implement(torch::Library& m) {
-  m.impl("sparse_copy", kSparseCopy);
-  m.impl("sparse_copy_ptrs", kSparseCopyPtrs);
-  implement_fixed_arities<kSparseCopy>(m, std::make_index_sequence<kMaxFixedArity>());
+         "Tensor? dst_index=None, Tensor? src_index=None, Tensor? count=None, SymInt? dst_rows=None, "
+         "SymInt? src_rows=None) -> ()";
 }
 
 // Calls `register_one(name)` for every operator.

@@ -18,8 +18,11 @@ void OverlapCheck::add(const ArgName& arg, const at::Tensor& tensor, bool writte
     extent.space = tensor.storage().unsafeGetStorageImpl();
     extent.rows.begin = *offset * itemsize;
   } else {
-    const void* address = written ? tensor.mutable_data_ptr() : tensor.const_data_ptr();
-    extent.rows.begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(address));
+    // A storage can be shrunk under its tensors (untyped_storage().resize_): what is gone must not be touched.
+    const int64_t end = *offset * itemsize + extent.rows.end();
+    TORCH_CHECK_VALUE(end <= static_cast<int64_t>(tensor.storage().nbytes()), arg, " to lie inside its storage, got ",
+                      end, " bytes in a storage of ", tensor.storage().nbytes());
+    extent.rows.begin = static_cast<int64_t>(placement_.address(arg, tensor, written));
   }
   extents_.push_back(extent);
 }

@@ -11,10 +11,12 @@
 
 namespace torch_offload {
 
-// Collects the bytes that a call writes and reads, as far as they are known: real tensors by address, tensors
-// without data (Meta) by their place in their storage when sizes are not symbolic.
+// Collects the bytes that a call writes and reads, as far as they are known: real tensors by the address at which the
+// kernel finds them, tensors without data (Meta) by their place in their storage when sizes are not symbolic.
 class OverlapCheck {
  public:
+  explicit OverlapCheck(const Placement& placement) : placement_(placement) {}
+
   // Destinations first: taking the address of a copy-on-write tensor for writing gives it memory of its own.
   void add_written(const ArgName& arg, const at::Tensor& tensor) { add(arg, tensor, true); }
   void add_read(const ArgName& arg, const at::Tensor& tensor) { add(arg, tensor, false); }
@@ -34,6 +36,7 @@ class OverlapCheck {
   void refuse_exact_overlap() const;
   bool written_overlap_exactly() const;
 
+  const Placement& placement_;
   c10::SmallVector<Extent, 12> extents_;
 };
 

@@ -68,11 +68,11 @@ void check_layout(const ArgName& dst_arg, const at::Tensor& dst, const ArgName& 
                     row_numel(dst), " elements");
 }
 
-void check_pair(int64_t c, const at::Tensor& dst, const at::Tensor& src, c10::DeviceType device) {
+void check_pair(int64_t c, const at::Tensor& dst, const at::Tensor& src, const Placement& placement) {
   const ArgName dst_arg{kSparseCopy, "dst", c};
   const ArgName src_arg{kSparseCopy, "src", c};
-  check_plain(dst_arg, dst, device);
-  check_plain(src_arg, src, device);
+  check_plain(dst_arg, dst, placement);
+  check_plain(src_arg, src, placement);
   TORCH_CHECK_TYPE(src.scalar_type() == dst.scalar_type(), src_arg, " to have the dtype of dst, ", dst.scalar_type(),
                    ", got ", src.scalar_type());
   TORCH_CHECK_VALUE(dst.dim() >= 1, dst_arg, " to have at least 1 dimension, got 0");
@@ -95,9 +95,9 @@ void check_row_counts_equal(at::TensorList dst, at::TensorList src) {
   }
 }
 
-// Rows of a tensor that a component can address.
-int64_t least_rows(at::TensorList tensors) {
-  int64_t rows = INT64_MAX;
+// Rows that every component has, those of the limit included.
+int64_t least_rows(at::TensorList tensors, const std::optional<c10::SymInt>& limit) {
+  int64_t rows = limit ? limit->guard_int(__FILE__, __LINE__) : INT64_MAX;
   for (const at::Tensor& tensor : tensors) rows = std::min(rows, tensor.size(0));
   return rows;
 }
@@ -105,24 +105,24 @@ int64_t least_rows(at::TensorList tensors) {
 }  // namespace
 
 bool check_sparse_copy(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                       const OptionalTensor& src_index, const OptionalTensor& count, c10::DeviceType device) {
+                       const OptionalTensor& src_index, const OptionalTensor& count, const Placement& placement) {
   TORCH_CHECK_VALUE(!dst.empty(), kSparseCopy, ": expected dst to hold at least 1 tensor, got 0");
   TORCH_CHECK_VALUE(src.size() == dst.size(), kSparseCopy, ": expected src to hold ", dst.size(),
                     " tensors like dst, got ", src.size());
   const ArgName dst_index_arg{kSparseCopy, "dst_index"};
   const ArgName src_index_arg{kSparseCopy, "src_index"};
   const ArgName count_arg{kSparseCopy, "count"};
-  for (size_t c = 0; c < dst.size(); ++c) check_pair(static_cast<int64_t>(c), dst[c], src[c], device);
-  if (dst_index) check_table(dst_index_arg, *dst_index, device, at::kInt, at::kLong);
-  if (src_index) check_table(src_index_arg, *src_index, device, at::kInt, at::kLong);
+  for (size_t c = 0; c < dst.size(); ++c) check_pair(static_cast<int64_t>(c), dst[c], src[c], placement);
+  if (dst_index) check_table(dst_index_arg, *dst_index, placement, at::kInt, at::kLong);
+  if (src_index) check_table(src_index_arg, *src_index, placement, at::kInt, at::kLong);
   if (dst_index && src_index) {
     OFFLOAD_SYM_CHECK(ValueError, src_index->sym_size(0).sym_eq(dst_index->sym_size(0)), src_index_arg,
                       " to have the length of dst_index, ", dst_index->sym_size(0), ", got ", src_index->sym_size(0));
   }
   if (!dst_index && !src_index) check_row_counts_equal(dst, src);
-  if (count) check_count(count_arg, *count, device);
+  if (count) check_count(count_arg, *count, placement);
 
-  OverlapCheck overlap;
+  OverlapCheck overlap(placement);
   for (size_t c = 0; c < dst.size(); ++c) overlap.add_written({kSparseCopy, "dst", static_cast<int64_t>(c)}, dst[c]);
   for (size_t c = 0; c < src.size(); ++c) overlap.add_read({kSparseCopy, "src", static_cast<int64_t>(c)}, src[c]);
   if (dst_index) overlap.add_read(dst_index_arg, *dst_index);
@@ -132,23 +132,23 @@ bool check_sparse_copy(at::TensorList dst, at::TensorList src, const OptionalTen
 }
 
 void check_sparse_copy_ptrs(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
-                            const at::Tensor& count, const at::Tensor& status, c10::DeviceType device) {
+                            const at::Tensor& count, const at::Tensor& status, const Placement& placement) {
   const ArgName src_arg{kSparseCopyPtrs, "src_ptrs"};
   const ArgName dst_arg{kSparseCopyPtrs, "dst_ptrs"};
   const ArgName lengths_arg{kSparseCopyPtrs, "lengths"};
   const ArgName count_arg{kSparseCopyPtrs, "count"};
   const ArgName status_arg{kSparseCopyPtrs, "status"};
-  check_table(src_arg, src_ptrs, device, at::kLong, at::kUInt64);
-  check_table(dst_arg, dst_ptrs, device, at::kLong, at::kUInt64);
-  check_table(lengths_arg, lengths, device, at::kInt, at::kLong);
+  check_table(src_arg, src_ptrs, placement, at::kLong, at::kUInt64);
+  check_table(dst_arg, dst_ptrs, placement, at::kLong, at::kUInt64);
+  check_table(lengths_arg, lengths, placement, at::kInt, at::kLong);
   const c10::SymInt n = src_ptrs.sym_size(0);
   OFFLOAD_SYM_CHECK(ValueError, dst_ptrs.sym_size(0).sym_eq(n), dst_arg, " to have the length of src_ptrs, ", n,
                     ", got ", dst_ptrs.sym_size(0));
   OFFLOAD_SYM_CHECK(ValueError, lengths.sym_size(0).sym_eq(n), lengths_arg, " to have the length of src_ptrs, ", n,
                     ", got ", lengths.sym_size(0));
-  check_count(count_arg, count, device);
+  check_count(count_arg, count, placement);
 
-  check_plain(status_arg, status, device);
+  check_plain(status_arg, status, placement);
   TORCH_CHECK_TYPE(status.scalar_type() == at::kLong, status_arg, " to have dtype ", at::kLong, ", got ",
                    status.scalar_type());
   TORCH_CHECK_VALUE(status.dim() == 1, status_arg, " to have 1 dimension, got ", status.dim());
@@ -157,7 +157,7 @@ void check_sparse_copy_ptrs(const at::Tensor& src_ptrs, const at::Tensor& dst_pt
   OFFLOAD_SYM_CHECK(ValueError, status.sym_stride(0).sym_ge(1), status_arg,
                     " to have elements that do not overlap each other, got stride ", status.sym_stride(0));
 
-  OverlapCheck overlap;
+  OverlapCheck overlap(placement);
   overlap.add_written(status_arg, status);
   overlap.add_read(src_arg, src_ptrs);
   overlap.add_read(dst_arg, dst_ptrs);
@@ -166,8 +166,10 @@ void check_sparse_copy_ptrs(const at::Tensor& src_ptrs, const at::Tensor& dst_pt
   overlap.run();
 }
 
-IndexView index_view(const at::Tensor& table) {
-  return {table.const_data_ptr(), table.stride(0), table.itemsize() == sizeof(int64_t)};
+IndexView index_view(const ArgName& arg, const at::Tensor& table, const Placement& placement) {
+  const void* data =
+      table.numel() == 0 ? table.const_data_ptr() : reinterpret_cast<const void*>(placement.address(arg, table, false));
+  return {data, table.stride(0), table.itemsize() == sizeof(int64_t)};
 }
 
 int64_t read_count(std::string_view op, const OptionalTensor& count, int64_t n) {
@@ -180,22 +182,29 @@ int64_t read_count(std::string_view op, const OptionalTensor& count, int64_t n) 
 }
 
 SparseCopyArgs::SparseCopyArgs(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                               const OptionalTensor& src_index) {
+                               const OptionalTensor& src_index, const Placement& placement, const RowLimits& limits) {
   components_.reserve(dst.size());
   for (size_t c = 0; c < dst.size(); ++c) {
     const auto itemsize = static_cast<int64_t>(dst[c].itemsize());
     const auto row_bytes = c10::multiply_integers(dst[c].sizes().slice(1)) * itemsize;
-    components_.push_back({static_cast<std::byte*>(dst[c].mutable_data_ptr()),
-                           static_cast<const std::byte*>(src[c].const_data_ptr()), dst[c].stride(0) * itemsize,
-                           src[c].stride(0) * itemsize, row_bytes});
+    Component component{nullptr, nullptr, dst[c].stride(0) * itemsize, src[c].stride(0) * itemsize, row_bytes};
+    if (dst[c].numel() != 0) {
+      const ArgName arg{kSparseCopy, "dst", static_cast<int64_t>(c)};
+      component.dst = reinterpret_cast<std::byte*>(placement.address(arg, dst[c], true));
+    }
+    if (src[c].numel() != 0) {
+      const ArgName arg{kSparseCopy, "src", static_cast<int64_t>(c)};
+      component.src = reinterpret_cast<const std::byte*>(placement.address(arg, src[c], false));
+    }
+    components_.push_back(component);
   }
   params.components = components_.data();
   params.num_components = static_cast<int64_t>(components_.size());
-  params.dst_rows = least_rows(dst);
-  params.src_rows = least_rows(src);
+  params.dst_rows = least_rows(dst, limits.dst);
+  params.src_rows = least_rows(src, limits.src);
   params.n = dst_index ? dst_index->size(0) : src_index ? src_index->size(0) : params.dst_rows;
-  if (dst_index) params.dst_index = index_view(*dst_index);
-  if (src_index) params.src_index = index_view(*src_index);
+  if (dst_index) params.dst_index = index_view({kSparseCopy, "dst_index"}, *dst_index, placement);
+  if (src_index) params.src_index = index_view({kSparseCopy, "src_index"}, *src_index, placement);
 }
 
 }  // namespace torch_offload

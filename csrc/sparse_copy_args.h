@@ -12,29 +12,37 @@
 #include <string_view>
 
 #include "sparse_copy_params.h"
+#include "tensor_checks.h"
 
 namespace torch_offload {
 
 using OptionalTensor = std::optional<at::Tensor>;
 
-// Checks the arguments of sparse_copy without reading data. Every tensor must be on a device of type
-// `device`. Returns whether two destinations share bytes: then the components are to be copied one after
+// Checks the arguments of sparse_copy without reading data. Every tensor must be where `placement` allows. Returns
+// whether two destinations share bytes: then the components are to be copied one after
 // another. Errors: TypeError (kind or dtype), ValueError (shape, stride, overlap, device).
 bool check_sparse_copy(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                       const OptionalTensor& src_index, const OptionalTensor& count, c10::DeviceType device);
+                       const OptionalTensor& src_index, const OptionalTensor& count, const Placement& placement);
 
 // The same for sparse_copy_ptrs.
 void check_sparse_copy_ptrs(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
-                            const at::Tensor& count, const at::Tensor& status, c10::DeviceType device);
+                            const at::Tensor& count, const at::Tensor& status, const Placement& placement);
 
-// Checked arguments as addresses and numbers. They belong to the tensors, which must outlive this object.
-// Not copyable: `params` points into `components`.
+// The least row counts of a call that a graph holds as several operators: each refuses what any of them would refuse.
+// None for a call that is whole.
+struct RowLimits {
+  std::optional<c10::SymInt> dst;
+  std::optional<c10::SymInt> src;
+};
+
+// Checked arguments as numbers and addresses of `placement`. They belong to the tensors, which must outlive this
+// object. Not copyable: `params` points into `components`.
 class SparseCopyArgs {
  public:
   // Expects what check_sparse_copy has accepted. `n` stays the length of the index tensors: `count` is
   // applied by the backend, which alone knows whether it may read it.
   SparseCopyArgs(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                 const OptionalTensor& src_index);
+                 const OptionalTensor& src_index, const Placement& placement, const RowLimits& limits);
   SparseCopyArgs(const SparseCopyArgs&) = delete;
   SparseCopyArgs& operator=(const SparseCopyArgs&) = delete;
 
@@ -44,8 +52,8 @@ class SparseCopyArgs {
   c10::SmallVector<Component, 8> components_;
 };
 
-// The table of a one-dimensional tensor of int32, int64 or uint64.
-IndexView index_view(const at::Tensor& table);
+// The table of a one-dimensional tensor of int32, int64 or uint64, named `arg` in messages.
+IndexView index_view(const ArgName& arg, const at::Tensor& table, const Placement& placement);
 
 // The value of a one-element host tensor `count`, or `n` without one. ValueError outside [0, n].
 int64_t read_count(std::string_view op, const OptionalTensor& count, int64_t n);

@@ -29,14 +29,33 @@ inline std::ostream& operator<<(std::ostream& out, const ArgName& arg) {
   return out;
 }
 
+// Which memory the kernel of a call can reach, and at which addresses it finds it. This one knows the tensors of one
+// kind of device, at the addresses that the tensors give.
+class Placement {
+ public:
+  explicit Placement(c10::DeviceType type) : type_(type) {}
+  virtual ~Placement() = default;
+
+  // ValueError if the tensor is on a device that the kernel cannot reach. Looks at the device alone.
+  virtual void check_device(const ArgName& arg, const at::Tensor& tensor) const;
+
+  // The address of the first element of a tensor that has memory and at least one element. ValueError if the kernel
+  // cannot reach all of the tensor's memory. A tensor that is written has to be asked for with `written` first: taking
+  // the address of a copy-on-write tensor for writing gives it memory of its own.
+  virtual uintptr_t address(const ArgName& arg, const at::Tensor& tensor, bool written) const;
+
+ private:
+  c10::DeviceType type_;
+};
+
 // Plain memory on the expected kind of device: strided, not quantized, nested, conjugate or negative.
-void check_plain(const ArgName& arg, const at::Tensor& tensor, c10::DeviceType device);
+void check_plain(const ArgName& arg, const at::Tensor& tensor, const Placement& placement);
 
 // A one-dimensional table of one of two dtypes.
-void check_table(const ArgName& arg, const at::Tensor& table, c10::DeviceType device, at::ScalarType either,
+void check_table(const ArgName& arg, const at::Tensor& table, const Placement& placement, at::ScalarType either,
                  at::ScalarType other);
 
 // One element of int32 or int64.
-void check_count(const ArgName& arg, const at::Tensor& count, c10::DeviceType device);
+void check_count(const ArgName& arg, const at::Tensor& count, const Placement& placement);
 
 }  // namespace torch_offload

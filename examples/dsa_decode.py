@@ -3,7 +3,8 @@
 
 The cache of every layer lives in a `HostPool`. Each step, in each layer: the new token's rows are appended to the host,
 the indexer scores all tokens and selects the best, one `sparse_copy` moves their rows (latent and rotary keys) into one
-small buffer, and attention reads that buffer. Only the indexer's keys and the buffer stay on the device.
+small buffer, and attention reads that buffer. Only the indexer's keys and the buffer stay on the device. On an NPU the
+cache is host memory that torch_npu has registered for the device: kernels read it, nothing else does.
 
 Every layer of every step is checked: the same attention over rows taken straight from a complete resident copy of the
 cache must give the same bits. The resident copy exists for that check alone.
@@ -16,11 +17,17 @@ decoded one by one, each fed to the model as it stands in the text.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import os
 import sys
 import sysconfig
 import time
 from pathlib import Path
+
+# Threads that wait for each other sleep instead of spinning: where other programs use the cores too, spinning threads
+# keep the one that they wait for from running. OpenMP reads it when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
 from dsa_model import CACHE_DTYPE, INDEX_KEY, LATENT, ROPE, Cache, Decoder, Layer, attend, cache_rows, mix, select
@@ -45,14 +52,14 @@ class OffloadedDecoder:
     def __init__(self, decoder: Decoder, capacity: int, top_k: int, device: torch.device) -> None:
         self.decoder = decoder
         self.top_k = top_k
+        self.device = device
         layers = len(decoder.layers)
-        row_bytes = (LATENT + ROPE) * CACHE_DTYPE.itemsize
-        # A little more than the rows, because each block is rounded up to the alignment.
-        self.pool = torch_offload.HostPool(layers * (capacity * row_bytes + 4096), name="kv_cache")
-        self.host = [self._cache(self.pool.empty, capacity) for _ in range(layers)]
-        self.resident = [self._cache(torch.empty, capacity) for _ in range(layers)]
-        self.index_keys = [torch.zeros(capacity, INDEX_KEY, dtype=CACHE_DTYPE, device=device) for _ in range(layers)]
-        self.buffer = self._cache(torch.zeros, top_k)
+        self.pool, host_empty = host_memory(device, layers, capacity)
+        on_device = functools.partial(torch.zeros, device=device)
+        self.host = [self._cache(host_empty, capacity) for _ in range(layers)]
+        self.resident = [self._cache(on_device, capacity) for _ in range(layers)]
+        self.index_keys = [on_device(capacity, INDEX_KEY, dtype=CACHE_DTYPE) for _ in range(layers)]
+        self.buffer = self._cache(on_device, top_k)
         self.copy_seconds = 0.0
 
     @staticmethod
@@ -62,14 +69,16 @@ class OffloadedDecoder:
     def prefill(self, tokens: Tensor) -> None:
         """Fills the caches of all layers with the rows of the context `[tokens]`."""
         for begin in range(0, len(tokens), PREFILL_CHUNK):
-            positions = torch.arange(begin, min(begin + PREFILL_CHUNK, len(tokens)))
+            end = min(begin + PREFILL_CHUNK, len(tokens))
+            positions = torch.arange(begin, end, device=self.device)
             hidden = self.decoder.embed(tokens[positions])
             for number, layer in enumerate(self.decoder.layers):
                 latent, rope, index_key = cache_rows(layer, hidden, positions)
-                for cache in (self.host[number], self.resident[number]):
-                    cache.latent[positions[0] : positions[-1] + 1] = latent
-                    cache.rope[positions[0] : positions[-1] + 1] = rope
-                self.index_keys[number][positions[0] : positions[-1] + 1] = index_key
+                host, resident = self.host[number], self.resident[number]
+                torch_offload.sparse_copy([host.latent, host.rope], [latent, rope], dst_index=positions)
+                resident.latent[begin:end] = latent
+                resident.rope[begin:end] = rope
+                self.index_keys[number][begin:end] = index_key
                 hidden = hidden + mix(layer, hidden)
 
     def layer_step(self, layer: Layer, host: Cache, index_keys: Tensor, hidden: Tensor, position: Tensor):
@@ -91,12 +100,32 @@ class OffloadedDecoder:
         if torch.compiler.is_compiling():
             self._fetch(host, selected)
             return
+        wait(self.device)
         start = time.perf_counter()
         self._fetch(host, selected)
+        wait(self.device)
         self.copy_seconds += time.perf_counter() - start
 
     def _fetch(self, host: Cache, selected: Tensor) -> None:
         torch_offload.sparse_copy([self.buffer.latent, self.buffer.rope], [host.latent, host.rope], src_index=selected)
+
+
+def host_memory(device: torch.device, layers: int, capacity: int):
+    """Returns a pool or None, and a function like `torch.empty` for host memory that the device can address."""
+    if device.type == "npu":
+        import torch_npu
+
+        return None, lambda shape, dtype: torch_npu.empty_with_swapped_memory(shape, dtype=dtype, device=device)
+    row_bytes = (LATENT + ROPE) * CACHE_DTYPE.itemsize
+    # A little more than the rows, because each block is rounded up to the alignment.
+    pool = torch_offload.HostPool(layers * (capacity * row_bytes + 4096), name="kv_cache")
+    return pool, pool.empty
+
+
+def wait(device: torch.device) -> None:
+    """Waits for an accelerator; the CPU is never ahead."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def resident_step(layer: Layer, resident: Cache, hidden: Tensor, position: Tensor, selected: Tensor):
@@ -124,7 +153,7 @@ def decode(model: OffloadedDecoder, text: Tensor, context: int, steps: int, *, c
     step_seconds = []
     begin = time.perf_counter()
     for step in range(steps):
-        position = torch.tensor(context + step)
+        position = torch.tensor(context + step, device=model.device)
         hidden = model.decoder.embed(text[context + step : context + step + 1])
         seconds = 0.0
         for number, layer in enumerate(model.decoder.layers):
@@ -133,6 +162,7 @@ def decode(model: OffloadedDecoder, text: Tensor, context: int, steps: int, *, c
             after, selected, latent, rope = layer_step(
                 layer, model.host[number], model.index_keys[number], hidden, position
             )
+            wait(model.device)
             seconds += time.perf_counter() - start
             resident.latent[context + step] = latent[0]
             resident.rope[context + step] = rope[0]
@@ -179,7 +209,7 @@ def report(model: OffloadedDecoder, args: argparse.Namespace, step_seconds: list
     capacity = args.context + args.steps
     buffer_bytes = model.buffer.latent.nbytes + model.buffer.rope.nbytes
     index_bytes = sum(keys.nbytes for keys in model.index_keys)
-    stats = model.pool.stats()
+    stats = None if model.pool is None else model.pool.stats()
     return {
         "checked": f"{args.steps} steps x {layers} layers, all bit-identical to the resident cache",
         "steps": args.steps,
@@ -193,7 +223,9 @@ def report(model: OffloadedDecoder, args: argparse.Namespace, step_seconds: list
         "device_cache_bytes": buffer_bytes + index_bytes,
         "device_buffer_bytes": buffer_bytes,
         "full_cache_bytes": layers * capacity * row_bytes + index_bytes,
-        "pool": {
+        "pool": None
+        if stats is None
+        else {
             "capacity": stats.capacity,
             "used": stats.used,
             "free": stats.free,
@@ -208,6 +240,12 @@ def report(model: OffloadedDecoder, args: argparse.Namespace, step_seconds: list
 def show(figures: dict, args: argparse.Namespace) -> None:
     """Prints the figures as a table."""
     pool = figures["pool"]
+    host = "host memory registered by torch_npu"
+    if pool is not None:
+        host = (
+            f"{size(pool['used'])} used in {pool['live_blocks']} blocks, {size(pool['free'])} free, "
+            f"peak {size(pool['peak'])}, pages of {size(pool['page_size'])}"
+        )
     copy = "inside the compiled step"
     if figures["copy_gb_per_s"] is not None:
         copy = f"{figures['copy_gb_per_s']:.2f} GB/s, {figures['copy_share']:.0%} of the step"
@@ -223,11 +261,7 @@ def show(figures: dict, args: argparse.Namespace) -> None:
                 f"{size(figures['device_cache_bytes'])} ({size(figures['device_buffer_bytes'])} of rows, "
                 f"the rest are the indexer's keys) of a full cache of {size(figures['full_cache_bytes'])}",
             ),
-            (
-                "host pool",
-                f"{size(pool['used'])} used in {pool['live_blocks']} blocks, {size(pool['free'])} free, "
-                f"peak {size(pool['peak'])}, pages of {size(pool['page_size'])}",
-            ),
+            ("host pool", host),
         ],
     )
 
@@ -242,7 +276,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--top-k", type=int, default=2048, help="rows that attention reads (default %(default)s)")
     parser.add_argument("--threads", type=int, default=0, help="torch's intra-op threads (default: torch's own)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights (default %(default)s)")
-    parser.add_argument("--device", default="cpu", choices=["cpu"], help="where the arithmetic runs")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "npu"], help="where the arithmetic runs")
     parser.add_argument("--compile", action="store_true", help="run the step under torch.compile(fullgraph=True)")
     parser.add_argument("--plot", metavar="FILE.png", help="draw rows moved and time per step")
     parser.add_argument("--json", metavar="FILE", help="write the figures")
@@ -252,6 +286,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
             parser.error(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
     if args.top_k > args.context:
         parser.error(f"--top-k: expected at most the {args.context} tokens of --context, got {args.top_k}")
+    if args.compile and args.device != "cpu":
+        parser.error(f"--compile: expected --device cpu, got {args.device}")
     if args.threads < 0:
         parser.error(f"--threads: expected at least 0, got {args.threads}")
     return args
@@ -262,14 +298,18 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_arguments(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
-    text = read_text(args.text, args.context + args.steps)
+    try:
+        torch_offload.reset_status(args.device)
+    except ImportError as error:
+        raise SystemExit(f"--device {args.device}: {error}") from None
+    device = torch.device(args.device)
+    text = read_text(args.text, args.context + args.steps).to(device)
     with torch.no_grad():
-        model = OffloadedDecoder(
-            Decoder(args.layers, args.seed, args.device), len(text), args.top_k, torch.device(args.device)
-        )
+        model = OffloadedDecoder(Decoder(args.layers, args.seed, device), len(text), args.top_k, device)
         print(f"filling the cache with {args.context} tokens in {args.layers} layers", file=sys.stderr)
         model.prefill(text[: args.context])
         step_seconds = decode(model, text, args.context, args.steps, compiled=args.compile)
+    torch_offload.check_status(device)
     figures = report(model, args, step_seconds)
     show(figures, args)
     if args.json:

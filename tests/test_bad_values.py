@@ -8,6 +8,8 @@ import torch
 from cases import Builder, Sample
 from checks import ToMeta, call_operator, call_wrapper, check_refused, convert, fake
 
+from torch_offload import sparse_copy
+
 ENTRIES = 8
 DST_ROWS, SRC_ROWS = 9, 12
 
@@ -162,3 +164,11 @@ def test_values_are_not_looked_at_without_data(call):
     call(convert(sample, ToMeta()))
     with fake(sample) as fakes:
         call(fakes)
+
+
+@pytest.mark.parametrize("shrunk", ["dst", "src", "index"])
+def test_storage_that_was_shrunk_under_its_tensor(shrunk):
+    tensors = {"dst": torch.zeros(4, 8), "src": torch.rand(10, 8), "index": torch.arange(4)}
+    tensors[shrunk].untyped_storage().resize_(16)
+    with pytest.raises(ValueError, match=r"to lie inside its storage, got \d+ bytes in a storage of 16"):
+        sparse_copy(tensors["dst"], tensors["src"], src_index=tensors["index"])

@@ -79,7 +79,7 @@ def test_init_again_with_other_arguments_is_an_error_and_changes_nothing(capacit
         (MIB, {"numa_node": 999}, ValueError),
         (MIB, {"huge_pages": "sometimes"}, ValueError),
         (MIB, {"device": "npu"}, ValueError),
-        (MIB, {"colour": "x"}, TypeError),
+        (MIB, {"title": "x"}, TypeError),
         (1.5, {}, TypeError),
     ],
 )

@@ -99,7 +99,7 @@ def test_wheel_holds_what_it_needs_and_nothing_else(wheel: Path):
     assert {name for name in names if not matches(name, WHEEL)} == set()
     assert {pattern for pattern in WHEEL if not fnmatch.filter(names, pattern)} == set()
     sources = {
-        f"torch_offload/{path.name}" for path in (ROOT / "torch_offload").iterdir() if path.suffix in (".py", ".pyi")
+        str(path.relative_to(ROOT)) for path in (ROOT / "torch_offload").rglob("*") if path.suffix in (".py", ".pyi")
     }
     assert {name for name in names if name.endswith((".py", ".pyi"))} == sources
     assert wheel.name.startswith("torch_offload-") and "linux" in wheel.name

@@ -9,6 +9,7 @@ _load_extension()
 
 # ruff: noqa: E402  (what follows needs the compiled module)
 from torch_offload import decomposition  # noqa: F401  (registers what sparse_copy becomes in graphs)
+from torch_offload.npu import attach as _attach_npu
 from torch_offload.ops import sparse_copy, sparse_copy_ptrs
 from torch_offload.pool import (
     HostPool,
@@ -22,6 +23,9 @@ from torch_offload.pool import (
     is_initialized,
     uninit,
 )
+from torch_offload.status import SparseCopyStatus, check_status, reset_status, status
+
+_attach_npu()
 
 __version__ = _version("torch_offload")
 
@@ -30,12 +34,16 @@ __all__ = [
     "PoolBlock",
     "PoolHandle",
     "PoolStats",
+    "SparseCopyStatus",
     "TensorMeta",
+    "check_status",
     "default_pool",
     "empty",
     "init",
     "is_initialized",
+    "reset_status",
     "sparse_copy",
     "sparse_copy_ptrs",
+    "status",
     "uninit",
 ]

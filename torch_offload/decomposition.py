@@ -9,10 +9,12 @@ takes this decomposition into the operators with one to four plain mutable tenso
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torch_offload import _C
 from torch_offload.inductor_fixes import lower_storage_offsets
@@ -35,9 +37,10 @@ def _decompose(
         lower_storage_offsets()
     groups = group_by_storage(dst)
     _check_across_groups(dst, src, groups, by_position=dst_index is None and src_index is None)
+    limits = [] if len(groups) == 1 else _row_limits(dst, src)
     for group in groups:
         op = getattr(torch.ops.offload, f"_sparse_copy_{len(group)}").default
-        op(*(dst[c] for c in group), *(src[c] for c in group), dst_index, src_index, count)
+        op(*(dst[c] for c in group), *(src[c] for c in group), dst_index, src_index, count, *limits)
 
 
 _library.impl("sparse_copy", _decompose, "CompositeImplicitAutograd")
@@ -50,6 +53,17 @@ def _refuse_jagged(dst: Sequence[Tensor], src: Sequence[Tensor], *tables: Tensor
     for name, tensor in (*named, *zip(("dst_index", "src_index", "count"), tables, strict=True)):
         if tensor is not None and tensor.is_nested:
             raise TypeError(f"sparse_copy: expected {name} to be a strided tensor, got layout nested")
+
+
+def _row_limits(dst: Sequence[Tensor], src: Sequence[Tensor]) -> list[int | torch.SymInt]:
+    """Returns the least row counts of both sides, or nothing where all agree.
+
+    Each operator gets them: so the first one refuses what is out of range in any component, before anything is written.
+    """
+    rows = [[tensor.shape[0] for tensor in side if tensor.dim() > 0] for side in (dst, src)]
+    if all(statically_known_true(count == side[0]) for side in rows for count in side):
+        return []
+    return [reduce(torch.sym_min, side) for side in rows]
 
 
 def group_by_storage(dst: Sequence[Tensor]) -> list[list[int]]:

@@ -215,7 +215,11 @@ class HostPool:
         handle = self._handle or self.share()
         # Nothing of an empty tensor lies anywhere.
         return TensorMeta(
-            handle, int(offset) if tensor.numel() else 0, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
+            handle,
+            int(offset) if tensor.numel() else 0,
+            tuple(tensor.shape),
+            tuple(map(int, tensor.stride())),
+            tensor.dtype,
         )
 
     def import_(self, meta: TensorMeta) -> Tensor:

@@ -31,9 +31,10 @@ void copy_rows(const SparseCopyParams& params, const IndexScan& scan) {
 }  // namespace
 
 void sparse_copy_cpu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                     const OptionalTensor& src_index, const OptionalTensor& count) {
-  const bool dst_components_overlap = check_sparse_copy(dst, src, dst_index, src_index, count, c10::DeviceType::CPU);
-  SparseCopyArgs args(dst, src, dst_index, src_index);
+                     const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits) {
+  const Placement cpu(c10::DeviceType::CPU);
+  const bool dst_components_overlap = check_sparse_copy(dst, src, dst_index, src_index, count, cpu);
+  SparseCopyArgs args(dst, src, dst_index, src_index, cpu, limits);
   SparseCopyParams& params = args.params;
   params.n = read_count("sparse_copy", count, params.n);
   IndexScan scan;
@@ -53,11 +54,12 @@ void sparse_copy_cpu(at::TensorList dst, at::TensorList src, const OptionalTenso
 
 void sparse_copy_ptrs_cpu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
                           const at::Tensor& count, at::Tensor& status) {
-  check_sparse_copy_ptrs(src_ptrs, dst_ptrs, lengths, count, status, c10::DeviceType::CPU);
+  const Placement cpu(c10::DeviceType::CPU);
+  check_sparse_copy_ptrs(src_ptrs, dst_ptrs, lengths, count, status, cpu);
   PointerCopyParams params;
-  params.src = index_view(src_ptrs);
-  params.dst = index_view(dst_ptrs);
-  params.lengths = index_view(lengths);
+  params.src = index_view({"sparse_copy_ptrs", "src_ptrs"}, src_ptrs, cpu);
+  params.dst = index_view({"sparse_copy_ptrs", "dst_ptrs"}, dst_ptrs, cpu);
+  params.lengths = index_view({"sparse_copy_ptrs", "lengths"}, lengths, cpu);
   params.n = read_count("sparse_copy_ptrs", count, src_ptrs.size(0));
   const RangeScan scan = scan_ranges(params);
   const RangePlan plan = plan_ranges(scan, max_parts());

@@ -69,8 +69,7 @@ at::Tensor view(const aclTensor& tensor) {
   return at::from_blob(bytesView, tensor.sizes, tensor.strides, options);
 }
 
-int prepare(const char* function, uint64_t* workspaceSize, aclOpExecutor** executor,
-            std::function<void()> run) {
+int prepare(const char* function, uint64_t* workspaceSize, aclOpExecutor** executor, std::function<void()> run) {
   if (int code = simCountCall(function)) return code;
   std::string name = function;
   name.resize(name.size() - std::string("GetWorkspaceSize").size());
@@ -101,9 +100,8 @@ int launch(const char* function, aclOpExecutor* executor, aclrtStream stream) {
 
 }  // namespace sim
 
-SIM_EXPORT aclTensor* aclCreateTensor(const int64_t* dims, uint64_t count, aclDataType type,
-                                      const int64_t* strides, int64_t offset, aclFormat, const int64_t*,
-                                      uint64_t, void* data) {
+SIM_EXPORT aclTensor* aclCreateTensor(const int64_t* dims, uint64_t count, aclDataType type, const int64_t* strides,
+                                      int64_t offset, aclFormat, const int64_t*, uint64_t, void* data) {
   return new aclTensor{{dims, dims + count}, {strides, strides + count}, offset, type, data};
 }
 

@@ -56,8 +56,7 @@ c10::ScalarType torchType(aclDataType type);
 at::Tensor view(const aclTensor& descriptor);
 
 // The two phases: prepare() is what aclnnXGetWorkspaceSize does with its closure, launch() what aclnnX does.
-int prepare(const char* function, uint64_t* workspaceSize, aclOpExecutor** executor,
-            std::function<void()> run);
+int prepare(const char* function, uint64_t* workspaceSize, aclOpExecutor** executor, std::function<void()> run);
 int launch(const char* function, aclOpExecutor* executor, aclrtStream stream);
 
 }  // namespace sim

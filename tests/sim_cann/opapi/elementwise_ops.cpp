@@ -42,7 +42,9 @@ SIM_UNARY(LogicalNot, logical_not)
 SIM_UNARY(Neg, neg)
 SIM_UNARY(Reciprocal, reciprocal)
 SIM_UNARY(Relu, relu)
+SIM_UNARY(Rsqrt, rsqrt)
 SIM_UNARY(Sigmoid, sigmoid)
+SIM_UNARY(Silu, silu)
 SIM_UNARY(Sin, sin)
 SIM_UNARY(Sqrt, sqrt)
 SIM_UNARY(Tanh, tanh)
@@ -96,28 +98,29 @@ SIM_COMPARE(Lt, lt)
 SIM_COMPARE(Le, le)
 
 // ---- a + alpha * b, in four forms
-#define SIM_ALPHA(name, function)                                                                          \
-  SIM_OP(aclnn##name, Tensor a, Tensor b, Scalar alpha, Tensor out) {                                      \
-    SIM_RUN([a = *a, b = *b, alpha = alpha->value, out = *out] {                                           \
-      view(out).copy_(at::function(view(a), view(b), alpha));                                              \
-    });                                                                                                    \
-  }                                                                                                        \
-  SIM_OP(aclnn##name##s, Tensor a, Scalar b, Scalar alpha, Tensor out) {                                   \
-    SIM_RUN([a = *a, b = b->value, alpha = alpha->value, out = *out] {                                     \
-      view(out).copy_(at::function(view(a), b, alpha));                                                    \
-    });                                                                                                    \
-  }                                                                                                        \
-  SIM_OP(aclnnInplace##name, Tensor a, Tensor b, Scalar alpha) {                                           \
-    SIM_RUN(                                                                                               \
-        [a = *a, b = *b, alpha = alpha->value] { view(a).copy_(at::function(view(a), view(b), alpha)); }); \
-  }                                                                                                        \
-  SIM_OP(aclnnInplace##name##s, Tensor a, Scalar b, Scalar alpha) {                                        \
-    SIM_RUN(                                                                                               \
-        [a = *a, b = b->value, alpha = alpha->value] { view(a).copy_(at::function(view(a), b, alpha)); }); \
+#define SIM_ALPHA(name, function)                                                                              \
+  SIM_OP(aclnn##name, Tensor a, Tensor b, Scalar alpha, Tensor out) {                                          \
+    SIM_RUN([a = *a, b = *b, alpha = alpha->value, out = *out] {                                               \
+      view(out).copy_(at::function(view(a), view(b), alpha));                                                  \
+    });                                                                                                        \
+  }                                                                                                            \
+  SIM_OP(aclnn##name##s, Tensor a, Scalar b, Scalar alpha, Tensor out) {                                       \
+    SIM_RUN([a = *a, b = b->value, alpha = alpha->value, out = *out] {                                         \
+      view(out).copy_(at::function(view(a), b, alpha));                                                        \
+    });                                                                                                        \
+  }                                                                                                            \
+  SIM_OP(aclnnInplace##name, Tensor a, Tensor b, Scalar alpha) {                                               \
+    SIM_RUN([a = *a, b = *b, alpha = alpha->value] { view(a).copy_(at::function(view(a), view(b), alpha)); }); \
+  }                                                                                                            \
+  SIM_OP(aclnnInplace##name##s, Tensor a, Scalar b, Scalar alpha) {                                            \
+    SIM_RUN([a = *a, b = b->value, alpha = alpha->value] { view(a).copy_(at::function(view(a), b, alpha)); }); \
   }
 SIM_ALPHA(Add, add)
 SIM_ALPHA(Sub, sub)
 
+SIM_OP(aclnnPowScalarTensor, Scalar a, Tensor b, Tensor out) {
+  SIM_RUN([a = a->value, b = *b, out = *out] { view(out).copy_(at::pow(a, view(b))); });
+}
 SIM_OP(aclnnClamp, Tensor a, Scalar low, Scalar high, Tensor out) {
   std::optional<c10::Scalar> least, most;
   if (low) least = low->value;
@@ -125,7 +128,5 @@ SIM_OP(aclnnClamp, Tensor a, Scalar low, Scalar high, Tensor out) {
   SIM_RUN([a = *a, least, most, out = *out] { view(out).copy_(at::clamp(view(a), least, most)); });
 }
 SIM_OP(aclnnIsClose, Tensor a, Tensor b, double rtol, double atol, bool equalNan, Tensor out) {
-  SIM_RUN([=, a = *a, b = *b, out = *out] {
-    view(out).copy_(at::isclose(view(a), view(b), rtol, atol, equalNan));
-  });
+  SIM_RUN([=, a = *a, b = *b, out = *out] { view(out).copy_(at::isclose(view(a), view(b), rtol, atol, equalNan)); });
 }

@@ -10,8 +10,7 @@ using namespace sim;
 namespace {
 
 at::Generator seeded(int64_t seed, int64_t offset) {
-  return at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed) * 0x9E3779B97F4A7C15ULL +
-                                                  offset);
+  return at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed) * 0x9E3779B97F4A7C15ULL + offset);
 }
 
 std::vector<at::Tensor> views(const std::vector<aclTensor>& descriptors) {
@@ -58,8 +57,7 @@ SIM_OP(aclnnIndexSelect, Tensor from, int64_t dim, Tensor index, Tensor out) {
   });
 }
 SIM_OP(aclnnInplaceIndexCopy, Tensor to, int64_t dim, Tensor index, Tensor from) {
-  SIM_RUN(
-      [=, to = *to, index = *index, from = *from] { view(to).index_copy_(dim, view(index), view(from)); });
+  SIM_RUN([=, to = *to, index = *index, from = *from] { view(to).index_copy_(dim, view(index), view(from)); });
 }
 SIM_OP(aclnnIndexCopy, Tensor self, int64_t dim, Tensor index, Tensor from, Tensor out) {
   SIM_RUN([=, self = *self, index = *index, from = *from, out = *out] {
@@ -67,9 +65,7 @@ SIM_OP(aclnnIndexCopy, Tensor self, int64_t dim, Tensor index, Tensor from, Tens
   });
 }
 SIM_OP(aclnnGather, Tensor from, int64_t dim, Tensor index, Tensor out) {
-  SIM_RUN([=, from = *from, index = *index, out = *out] {
-    view(out).copy_(at::gather(view(from), dim, view(index)));
-  });
+  SIM_RUN([=, from = *from, index = *index, out = *out] { view(out).copy_(at::gather(view(from), dim, view(index))); });
 }
 SIM_OP(aclnnIndex, Tensor from, Tensors index, Tensor out) {
   SIM_RUN([from = *from, index = index->values, out = *out] {
@@ -95,9 +91,8 @@ SIM_OP(aclnnScatterValue, Tensor self, int64_t dim, Tensor index, Scalar value, 
   });
 }
 SIM_OP(aclnnEmbedding, Tensor weight, Tensor index, Tensor out) {
-  SIM_RUN([weight = *weight, index = *index, out = *out] {
-    view(out).copy_(at::embedding(view(weight), view(index)));
-  });
+  SIM_RUN(
+      [weight = *weight, index = *index, out = *out] { view(out).copy_(at::embedding(view(weight), view(index))); });
 }
 SIM_OP(aclnnInplaceMaskedFillScalar, Tensor to, Tensor mask, Scalar value) {
   SIM_RUN([to = *to, mask = *mask, value = value->value] { view(to).masked_fill_(view(mask), value); });
@@ -117,6 +112,5 @@ SIM_OP(aclnnFlip, Tensor from, Ints dims, Tensor out) {
   SIM_RUN([from = *from, dims = dims->values, out = *out] { view(out).copy_(at::flip(view(from), dims)); });
 }
 SIM_OP(aclnnRepeat, Tensor from, Ints repeats, Tensor out) {
-  SIM_RUN(
-      [from = *from, repeats = repeats->values, out = *out] { view(out).copy_(view(from).repeat(repeats)); });
+  SIM_RUN([from = *from, repeats = repeats->values, out = *out] { view(out).copy_(view(from).repeat(repeats)); });
 }

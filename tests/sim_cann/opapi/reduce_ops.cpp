@@ -10,9 +10,8 @@ SIM_OP(aclnnEqual, Tensor a, Tensor b, Tensor out) {
   SIM_RUN([a = *a, b = *b, out = *out] { view(out).fill_(at::equal(view(a), view(b))); });
 }
 SIM_OP(aclnnReduceSum, Tensor a, Ints dims, bool keep, aclDataType type, Tensor out) {
-  SIM_RUN([=, a = *a, dims = dims->values, out = *out] {
-    view(out).copy_(at::sum(view(a), dims, keep, torchType(type)));
-  });
+  SIM_RUN(
+      [=, a = *a, dims = dims->values, out = *out] { view(out).copy_(at::sum(view(a), dims, keep, torchType(type))); });
 }
 SIM_OP(aclnnMean, Tensor a, Ints dims, bool keep, aclDataType type, Tensor out) {
   SIM_RUN([=, a = *a, dims = dims->values, out = *out] {
@@ -74,8 +73,7 @@ SIM_OP(aclnnSort, Tensor a, bool stable, int64_t dim, bool descending, Tensor va
     view(positions).copy_(order);
   });
 }
-SIM_OP(aclnnTopk, Tensor a, int64_t k, int64_t dim, bool largest, bool sorted, Tensor values,
-       Tensor positions) {
+SIM_OP(aclnnTopk, Tensor a, int64_t k, int64_t dim, bool largest, bool sorted, Tensor values, Tensor positions) {
   SIM_RUN([=, a = *a, values = *values, positions = *positions] {
     auto [best, order] = at::topk(view(a), k, dim, largest, sorted);
     view(values).copy_(best);

@@ -89,8 +89,7 @@ bool AddressSpace::map(char* p, uint64_t size, int fd, uint64_t offset) {
 }
 
 void AddressSpace::unmap(char* p, uint64_t size) {
-  mmap(view(p), roundUp(size, kPage), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
-       0);
+  mmap(view(p), roundUp(size, kPage), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
 }  // namespace sim

@@ -45,8 +45,7 @@ struct FaultRules {
     unsigned long long nth = 0;
     int code = 0, used = 0;
     bool plain = sscanf(rule.c_str(), "%127[^:]:%llu:%d%n", function, &nth, &code, &used) == 3;
-    bool open = !plain &&
-                sscanf(rule.c_str(), "%127[^:]:%llu%c:%d%n", function, &nth, &later, &code, &used) == 4 &&
+    bool open = !plain && sscanf(rule.c_str(), "%127[^:]:%llu%c:%d%n", function, &nth, &later, &code, &used) == 4 &&
                 later == '+';
     if ((!plain && !open) || static_cast<size_t>(used) != rule.size() || !nth || !code) {
       fprintf(stderr, "[sim] SIM_FAIL: expected FUNCTION:N:CODE, got \"%s\"\n", rule.c_str());
@@ -155,8 +154,7 @@ SIM_EXPORT const char* aclGetRecentErrMsg() {
 SIM_EXPORT aclError aclrtGetLastError(aclrtLastErrLevel) { SIM_NO_EFFECT(); }
 SIM_EXPORT aclError aclrtPeekAtLastError(aclrtLastErrLevel) { SIM_NO_EFFECT(); }
 
-SIM_EXPORT void aclAppLog(aclLogLevel level, const char* function, const char*, uint32_t, const char* format,
-                          ...) {
+SIM_EXPORT void aclAppLog(aclLogLevel level, const char* function, const char*, uint32_t, const char* format, ...) {
   static const char* least = getenv("ASCEND_GLOBAL_LOG_LEVEL");
   static const char* print = getenv("ASCEND_SLOG_PRINT_TO_STDOUT");
   if (!print || atoi(print) == 0 || static_cast<int>(level) < (least ? atoi(least) : 3)) return;

@@ -52,12 +52,12 @@ aclError checkKind(const char* function, const void* dst, const void* src, aclrt
       return fail(ACL_ERROR_RT_PARAM_INVALID, "%s: kind %d", function, kind);
   }
   if (!fits)
-    return fail(ACL_ERROR_RT_PARAM_INVALID, "%s: kind %d does not fit dst %p (%s) and src %p (%s)", function,
-                kind, dst, d.device ? "device" : "host", src, s.device ? "device" : "host");
+    return fail(ACL_ERROR_RT_PARAM_INVALID, "%s: kind %d does not fit dst %p (%s) and src %p (%s)", function, kind, dst,
+                d.device ? "device" : "host", src, s.device ? "device" : "host");
   if (is(Setting::kMappedCopies, "refuse") && ((dstOnDevice && d.mapped) || (srcOnDevice && s.mapped)))
     return fail(ACL_ERROR_RT_PARAM_INVALID,
-                "%s: the device address of registered host memory (dst %p, src %p) is for kernels only",
-                function, dst, src);
+                "%s: the device address of registered host memory (dst %p, src %p) is for kernels only", function, dst,
+                src);
   return ACL_SUCCESS;
 }
 
@@ -73,8 +73,7 @@ aclError copyNow(const char* function, void* dst, const void* src, uint64_t n) {
   char* to = reach(dst, n, true);
   char* from = reach(src, n, false);
   if (!to || !from)
-    return fail(ACL_ERROR_RT_PARAM_INVALID, "%s: %s", function,
-                Memory::get().describe(to ? src : dst, n).c_str());
+    return fail(ACL_ERROR_RT_PARAM_INVALID, "%s: %s", function, Memory::get().describe(to ? src : dst, n).c_str());
   memmove(to, from, n);
   return ACL_SUCCESS;
 }
@@ -91,13 +90,12 @@ aclError checkFill(const char* function, const void* p, size_t max, size_t n) {
   SIM_REQUIRE(n <= max, "%s: %zu bytes into %zu", function, n, max);
   Side side = sideOf(p);
   if (side.mapped && !side.host && is(Setting::kMappedCopies, "refuse"))
-    return fail(ACL_ERROR_RT_PARAM_INVALID, "%s: %p is the device address of registered host memory",
-                function, p);
+    return fail(ACL_ERROR_RT_PARAM_INVALID, "%s: %p is the device address of registered host memory", function, p);
   return ACL_SUCCESS;
 }
 
-aclError copyAsync(const char* function, void* dst, size_t max, const void* src, size_t n,
-                   aclrtMemcpyKind kind, aclrtStream handle) {
+aclError copyAsync(const char* function, void* dst, size_t max, const void* src, size_t n, aclrtMemcpyKind kind,
+                   aclrtStream handle) {
   SIM_REQUIRE_STREAM(stream, handle);
   SIM_REQUIRE(n <= max, "%s: %zu bytes into %zu", function, n, max);
   if (aclError error = checkKind(function, dst, src, kind)) return error;
@@ -144,6 +142,4 @@ SIM_EXPORT aclError aclrtMemsetAsync(void* p, size_t max, int32_t value, size_t 
   return submit(stream, {"memset", [=] { return fillNow("aclrtMemsetAsync", p, value, n); }});
 }
 
-SIM_EXPORT aclError aclrtCmoAsync(void*, size_t, aclrtCmoType, aclrtStream) {
-  SIM_NO_EFFECT();
-}  // a cache hint
+SIM_EXPORT aclError aclrtCmoAsync(void*, size_t, aclrtCmoType, aclrtStream) { SIM_NO_EFFECT(); }  // a cache hint

@@ -171,8 +171,7 @@ SIM_EXPORT aclError aclrtDeviceEnablePeerAccess(int32_t other, uint32_t flags) {
   SIM_CALL("%d, %u", other, flags);
   SIM_REQUIRE_DEVICE(device);
   if (aclError error = checkDevice(__func__, other)) return error;
-  SIM_REQUIRE(device != other && !flags, "aclrtDeviceEnablePeerAccess(%d, %u) on device %d", other, flags,
-              device);
+  SIM_REQUIRE(device != other && !flags, "aclrtDeviceEnablePeerAccess(%d, %u) on device %d", other, flags, device);
   std::lock_guard guard(peersMutex);
   devices()[device].peers.insert(other);
   return ACL_SUCCESS;

@@ -231,8 +231,7 @@ SIM_EXPORT aclError aclrtEventElapsedTime(float* ms, aclrtEvent first, aclrtEven
   double begin, end;
   if (!(a->flags & b->flags & ACL_EVENT_TIME_LINE) || !a->time(&begin) || !b->time(&end))
     return fail(ACL_ERROR_RT_EVENT_TIMESTAMP_INVALID, "aclrtEventElapsedTime: no time, or not reached yet");
-  if (end < begin)
-    return fail(ACL_ERROR_RT_EVENT_TIMESTAMP_REVERSAL, "aclrtEventElapsedTime: in the wrong order");
+  if (end < begin) return fail(ACL_ERROR_RT_EVENT_TIMESTAMP_REVERSAL, "aclrtEventElapsedTime: in the wrong order");
   *ms = static_cast<float>(end - begin);
   return ACL_SUCCESS;
 }

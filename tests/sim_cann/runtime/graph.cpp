@@ -16,18 +16,14 @@ std::mutex& captureMutex() {
 }
 
 Graph::Graph(StreamPtr originStream, aclmdlRICaptureMode captureMode)
-    : id(nextGraphId++),
-      mode(captureMode),
-      thread(std::this_thread::get_id()),
-      origin(std::move(originStream)) {
+    : id(nextGraphId++), mode(captureMode), thread(std::this_thread::get_id()), origin(std::move(originStream)) {
   streams.insert(origin);
 }
 
 void Graph::append(Stream& stream, Task task) {
   clocks[&stream][&stream]++;
   std::lock_guard guard(mutex_);
-  nodes_.push_back(
-      {task.name, std::make_shared<const std::function<aclError()>>(std::move(task.run)), stream.id});
+  nodes_.push_back({task.name, std::make_shared<const std::function<aclError()>>(std::move(task.run)), stream.id});
   if (stream.openGroup) stream.openGroup->nodes.push_back(nodes_.size() - 1);
 }
 
@@ -55,8 +51,7 @@ aclError replaceInGroup(Stream& stream, Task task) {
   TaskGroup& group = *stream.updating;
   GraphPtr graph = group.graph.lock();
   if (!graph || stream.updatePosition >= group.nodes.size())
-    return fail(ACL_ERROR_STREAM_TASK_GROUP_STATUS,
-                "the update has more tasks than the group, or the graph is gone");
+    return fail(ACL_ERROR_STREAM_TASK_GROUP_STATUS, "the update has more tasks than the group, or the graph is gone");
   graph->replace(group.nodes[stream.updatePosition++], std::move(task));
   return ACL_SUCCESS;
 }

@@ -81,8 +81,7 @@ SIM_EXPORT aclError aclmdlRICaptureBegin(aclrtStream handle, aclmdlRICaptureMode
   return ACL_SUCCESS;
 }
 
-SIM_EXPORT aclError aclmdlRICaptureGetInfo(aclrtStream handle, aclmdlRICaptureStatus* status,
-                                           aclmdlRI* graph) {
+SIM_EXPORT aclError aclmdlRICaptureGetInfo(aclrtStream handle, aclmdlRICaptureStatus* status, aclmdlRI* graph) {
   SIM_CALL("%p", handle);
   SIM_REQUIRE_STREAM(stream, handle);
   std::lock_guard guard(captureMutex());
@@ -116,8 +115,7 @@ SIM_EXPORT aclError aclmdlRICaptureEnd(aclrtStream handle, aclmdlRI* out) {
   *out = nullptr;
   std::lock_guard table(graphs().mutex);
   if (graph->invalid || !complete) graphs().byHandle.erase(graph.get());
-  if (graph->invalid)
-    return fail(ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED, "the capture was made invalid before");
+  if (graph->invalid) return fail(ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED, "the capture was made invalid before");
   if (!complete) return fail(ACL_ERROR_RT_STREAM_UNJOINED, "another stream was captured and not waited for");
   *out = graph.get();
   return ACL_SUCCESS;
@@ -161,8 +159,7 @@ SIM_EXPORT aclError aclmdlRIGetId(aclmdlRI handle, uint32_t* id) {
 SIM_EXPORT aclError aclmdlRIDebugPrint(aclmdlRI handle) {
   SIM_CALL("%p", handle);
   SIM_REQUIRE_GRAPH(graph, handle);
-  for (auto& node : graph->nodes())
-    fprintf(stderr, "[sim graph] stream %d: %s\n", node.stream, node.name.c_str());
+  for (auto& node : graph->nodes()) fprintf(stderr, "[sim graph] stream %d: %s\n", node.stream, node.name.c_str());
   return ACL_SUCCESS;
 }
 
@@ -174,9 +171,8 @@ SIM_EXPORT aclError aclmdlRIDebugJsonPrint(aclmdlRI handle, const char* path, ui
   file << "[";
   int position = 0;
   for (auto& node : graph->nodes()) {
-    file << (position ? ",\n " : "") << "{\"name\": \"" << node.name
-         << "\", \"ph\": \"X\", \"pid\": " << graph->id << ", \"tid\": " << node.stream
-         << ", \"ts\": " << position << ", \"dur\": 1}";
+    file << (position ? ",\n " : "") << "{\"name\": \"" << node.name << "\", \"ph\": \"X\", \"pid\": " << graph->id
+         << ", \"tid\": " << node.stream << ", \"ts\": " << position << ", \"dur\": 1}";
     position++;
   }
   file << "]\n";

@@ -101,16 +101,13 @@ aclError checkRegistration(HostMemory& host, const char* function, char* p, uint
   auto limit = static_cast<uint64_t>(number(Setting::kRegisterLimitMb)) << 20;
   SIM_REQUIRE(!limit || size <= limit, "%s: %lu bytes, the limit is %lu", function, size, limit);
   auto next = host.registered.lower_bound(p);
-  if (around(host.registered, p) != host.registered.end() ||
-      (next != host.registered.end() && next->first < p + size))
-    return fail(ACL_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "%s: some of [%p, +%lu) is registered", function, p,
-                size);
+  if (around(host.registered, p) != host.registered.end() || (next != host.registered.end() && next->first < p + size))
+    return fail(ACL_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "%s: some of [%p, +%lu) is registered", function, p, size);
   auto pinned = around(host.pinned, p);
   bool locked = pinned != host.pinned.end();
   SIM_REQUIRE(!locked || p + size <= pinned->first + roundUp(pinned->second.size, kPage),
               "%s: [%p, +%lu) is larger than its allocation", function, p, size);
-  SIM_REQUIRE(locked || !is(Setting::kHostRegister, "malloc_host"), "%s: %p is not of aclrtMallocHost",
-              function, p);
+  SIM_REQUIRE(locked || !is(Setting::kHostRegister, "malloc_host"), "%s: %p is not of aclrtMallocHost", function, p);
   SIM_REQUIRE(!(pin && locked), "%s: %p is page-locked already", function, p);
   SIM_REQUIRE(hostRangeExists(p, size), "%s: not all of [%p, +%lu) is memory", function, p, size);
   return ACL_SUCCESS;
@@ -181,8 +178,7 @@ SIM_EXPORT aclError aclrtFreeHostWithDevSync(void* p) {
   return freeHost(p);
 }
 
-SIM_EXPORT aclError aclrtHostRegister(void* p, uint64_t size, aclrtHostRegisterType type,
-                                      void** devicePointer) {
+SIM_EXPORT aclError aclrtHostRegister(void* p, uint64_t size, aclrtHostRegisterType type, void** devicePointer) {
   SIM_CALL("%p, %lu, %d", p, size, type);
   SIM_REQUIRE(p && size && devicePointer, "aclrtHostRegister(%p, %lu)", p, size);
   if (type != ACL_HOST_REGISTER_MAPPED)
@@ -194,10 +190,10 @@ SIM_EXPORT aclError aclrtHostRegisterV2(void* p, uint64_t size, uint32_t flag) {
   SIM_CALL("%p, %lu, %#x", p, size, flag);
   const uint32_t newer = cannAtLeast(9, 1) ? ACL_HOST_REG_IOMEMORY | ACL_HOST_REG_READONLY : 0;
   const uint32_t map = ACL_HOST_REG_MAPPED | newer;
-  SIM_REQUIRE(p && size && flag && !(flag & ~(map | ACL_HOST_REG_PINNED)),
-              "aclrtHostRegisterV2(%p, %lu, %#x)", p, size, flag);
-  return registerHost(__func__, p, size, flag & map, flag & ACL_HOST_REG_PINNED,
-                      !(flag & ACL_HOST_REG_READONLY), nullptr);
+  SIM_REQUIRE(p && size && flag && !(flag & ~(map | ACL_HOST_REG_PINNED)), "aclrtHostRegisterV2(%p, %lu, %#x)", p, size,
+              flag);
+  return registerHost(__func__, p, size, flag & map, flag & ACL_HOST_REG_PINNED, !(flag & ACL_HOST_REG_READONLY),
+                      nullptr);
 }
 
 SIM_EXPORT aclError aclrtHostGetDevicePointer(void* p, void** devicePointer, uint32_t flag) {

@@ -13,11 +13,10 @@ constexpr uint32_t kMaxBlocks = 65535;
 // What the launch paths of real runtimes take without falling back to something slow (the smaller of them).
 constexpr size_t kMaxArgumentBytes = 43584;
 
-aclError checkLaunch(const Function& function, uint32_t blocks, const aclrtLaunchKernelCfg* cfg,
-                     size_t bytes) {
+aclError checkLaunch(const Function& function, uint32_t blocks, const aclrtLaunchKernelCfg* cfg, size_t bytes) {
   SIM_REQUIRE(blocks >= 1 && blocks <= kMaxBlocks, "launch of %s: %u blocks", function.name.c_str(), blocks);
-  SIM_REQUIRE(bytes <= kMaxArgumentBytes, "launch of %s: %zu bytes of arguments, at most %zu",
-              function.name.c_str(), bytes, kMaxArgumentBytes);
+  SIM_REQUIRE(bytes <= kMaxArgumentBytes, "launch of %s: %zu bytes of arguments, at most %zu", function.name.c_str(),
+              bytes, kMaxArgumentBytes);
   for (size_t i = 0; cfg && i < cfg->numAttrs; i++) {
     int id = cfg->attrs[i].id;
     SIM_REQUIRE(id >= ACL_RT_LAUNCH_KERNEL_ATTR_SCHEM_MODE && id <= ACL_RT_LAUNCH_KERNEL_ATTR_TIMEOUT_US,
@@ -43,8 +42,8 @@ Binary::~Binary() {
   if (fd >= 0) close(fd);
 }
 
-aclError launch(const FunctionPtr& function, uint32_t blocks, const StreamPtr& stream,
-                const aclrtLaunchKernelCfg* cfg, Arguments arguments) {
+aclError launch(const FunctionPtr& function, uint32_t blocks, const StreamPtr& stream, const aclrtLaunchKernelCfg* cfg,
+                Arguments arguments) {
   size_t bytes = arguments.block.size();
   for (auto& holder : arguments.placeHolders) bytes += holder.data.size();
   if (aclError error = checkLaunch(*function, blocks, cfg, bytes)) return error;
@@ -53,15 +52,13 @@ aclError launch(const FunctionPtr& function, uint32_t blocks, const StreamPtr& s
   for (auto& holder : arguments.placeHolders) {
     auto buffer = std::make_shared<ArgumentBuffer>(holder.data.data(), holder.data.size());
     char* address = buffer->address();
-    if (!address)
-      return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "launch of %s: no memory", function->name.c_str());
+    if (!address) return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "launch of %s: no memory", function->name.c_str());
     memcpy(arguments.block.data() + holder.address, &address, sizeof address);
     buffers.push_back(std::move(buffer));
   }
-  return submit(stream,
-                {"kernel " + function->name, [function, blocks, buffers, block = std::move(arguments.block)] {
-                   return run(function, blocks, block);
-                 }});
+  return submit(stream, {"kernel " + function->name, [function, blocks, buffers, block = std::move(arguments.block)] {
+                           return run(function, blocks, block);
+                         }});
 }
 
 aclError launchFromDevice(const FunctionPtr& function, uint32_t blocks, const StreamPtr& stream,

@@ -38,8 +38,8 @@ struct Arguments {
 
 FunctionPtr findFunction(aclrtFuncHandle handle);
 
-aclError launch(const FunctionPtr& function, uint32_t blocks, const StreamPtr& stream,
-                const aclrtLaunchKernelCfg* cfg, Arguments arguments);
+aclError launch(const FunctionPtr& function, uint32_t blocks, const StreamPtr& stream, const aclrtLaunchKernelCfg* cfg,
+                Arguments arguments);
 // Arguments in device memory, read when the kernel runs.
 aclError launchFromDevice(const FunctionPtr& function, uint32_t blocks, const StreamPtr& stream,
                           const aclrtLaunchKernelCfg* cfg, const void* block, size_t size);
@@ -48,5 +48,4 @@ aclError launchFromDevice(const FunctionPtr& function, uint32_t blocks, const St
 
 #define SIM_REQUIRE_FUNCTION(function, handle)           \
   sim::FunctionPtr function = sim::findFunction(handle); \
-  if (!function)                                         \
-  return sim::fail(ACL_ERROR_RT_INVALID_HANDLE, "%s: %p is not a function", __func__, (void*)handle)
+  if (!function) return sim::fail(ACL_ERROR_RT_INVALID_HANDLE, "%s: %p is not a function", __func__, (void*)handle)

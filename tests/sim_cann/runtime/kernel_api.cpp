@@ -96,11 +96,9 @@ using namespace sim;
 
 #define SIM_REQUIRE_ARGS(args, handle)                 \
   std::shared_ptr<ArgsHandle> args = findArgs(handle); \
-  if (!args)                                           \
-  return fail(ACL_ERROR_RT_INVALID_HANDLE, "%s: %p is not an argument handle", __func__, (void*)handle)
+  if (!args) return fail(ACL_ERROR_RT_INVALID_HANDLE, "%s: %p is not an argument handle", __func__, (void*)handle)
 
-SIM_EXPORT aclError aclrtBinaryLoadFromFile(const char* path, aclrtBinaryLoadOptions*,
-                                            aclrtBinHandle* handle) {
+SIM_EXPORT aclError aclrtBinaryLoadFromFile(const char* path, aclrtBinaryLoadOptions*, aclrtBinHandle* handle) {
   SIM_CALL("%s", path ? path : "null");
   SIM_REQUIRE(path && handle, "aclrtBinaryLoadFromFile: null");
   return load(path, -1, handle);
@@ -131,15 +129,13 @@ SIM_EXPORT aclError aclrtBinaryUnLoad(aclrtBinHandle handle) {
   return ACL_SUCCESS;
 }
 
-SIM_EXPORT aclError aclrtBinaryGetFunction(const aclrtBinHandle handle, const char* name,
-                                           aclrtFuncHandle* out) {
+SIM_EXPORT aclError aclrtBinaryGetFunction(const aclrtBinHandle handle, const char* name, aclrtFuncHandle* out) {
   SIM_CALL("%s", name ? name : "null");
   std::shared_ptr<Binary> binary = findBinary(handle);
   if (!binary) return fail(ACL_ERROR_RT_INVALID_HANDLE, "aclrtBinaryGetFunction: %p is not a binary", handle);
   SIM_REQUIRE(name && out, "aclrtBinaryGetFunction: null");
   auto entry = reinterpret_cast<SimKernelEntry>(dlsym(binary->library, (std::string(name) + "_sim").c_str()));
-  if (!entry)
-    return fail(ACL_ERROR_RT_KERNEL_LOOKUP, "there is no kernel \"%s\" (symbol %s_sim)", name, name);
+  if (!entry) return fail(ACL_ERROR_RT_KERNEL_LOOKUP, "there is no kernel \"%s\" (symbol %s_sim)", name, name);
   std::lock_guard guard(kernels().mutex);
   for (auto& [known, function] : kernels().functions) {
     if (function->binary != binary || function->name != name) continue;
@@ -176,8 +172,7 @@ SIM_EXPORT aclError aclrtKernelArgsInit(aclrtFuncHandle handle, aclrtArgsHandle*
   return ACL_SUCCESS;
 }
 
-SIM_EXPORT aclError aclrtKernelArgsAppend(aclrtArgsHandle handle, void* data, size_t size,
-                                          aclrtParamHandle* out) {
+SIM_EXPORT aclError aclrtKernelArgsAppend(aclrtArgsHandle handle, void* data, size_t size, aclrtParamHandle* out) {
   SIM_CALL("%p, %zu", handle, size);
   SIM_REQUIRE_ARGS(args, handle);
   SIM_REQUIRE(data && size && out && !args->final, "aclrtKernelArgsAppend of %zu bytes", size);
@@ -194,8 +189,8 @@ SIM_EXPORT aclError aclrtKernelArgsAppendPlaceHolder(aclrtArgsHandle handle, acl
 }
 
 // The buffer stays where it is until the handle goes; the launch copies it.
-SIM_EXPORT aclError aclrtKernelArgsGetPlaceHolderBuffer(aclrtArgsHandle handle, aclrtParamHandle parameter,
-                                                        size_t size, void** buffer) {
+SIM_EXPORT aclError aclrtKernelArgsGetPlaceHolderBuffer(aclrtArgsHandle handle, aclrtParamHandle parameter, size_t size,
+                                                        void** buffer) {
   SIM_CALL("%p, %zu", handle, size);
   SIM_REQUIRE_ARGS(args, handle);
   auto position = reinterpret_cast<size_t>(parameter);
@@ -214,9 +209,9 @@ SIM_EXPORT aclError aclrtKernelArgsParaUpdate(aclrtArgsHandle handle, aclrtParam
   SIM_CALL("%p, %zu", handle, size);
   SIM_REQUIRE_ARGS(args, handle);
   auto position = reinterpret_cast<size_t>(parameter);
-  SIM_REQUIRE(data && position >= 1 && position <= args->parameters.size() &&
-                  args->parameters[position - 1].second == size,
-              "aclrtKernelArgsParaUpdate of %zu bytes", size);
+  SIM_REQUIRE(
+      data && position >= 1 && position <= args->parameters.size() && args->parameters[position - 1].second == size,
+      "aclrtKernelArgsParaUpdate of %zu bytes", size);
   memcpy(args->arguments.block.data() + args->parameters[position - 1].first, data, size);
   return ACL_SUCCESS;
 }
@@ -229,9 +224,8 @@ SIM_EXPORT aclError aclrtKernelArgsFinalize(aclrtArgsHandle handle) {
 }
 
 // ---- launches. Host arguments are copied before the call returns.
-SIM_EXPORT aclError aclrtLaunchKernelWithConfig(aclrtFuncHandle handle, uint32_t blocks,
-                                                aclrtStream streamHandle, aclrtLaunchKernelCfg* cfg,
-                                                aclrtArgsHandle argsHandle, void* reserve) {
+SIM_EXPORT aclError aclrtLaunchKernelWithConfig(aclrtFuncHandle handle, uint32_t blocks, aclrtStream streamHandle,
+                                                aclrtLaunchKernelCfg* cfg, aclrtArgsHandle argsHandle, void* reserve) {
   SIM_CALL("%p, %u", handle, blocks);
   SIM_REQUIRE_FUNCTION(function, handle);
   SIM_REQUIRE_STREAM(stream, streamHandle);
@@ -241,23 +235,20 @@ SIM_EXPORT aclError aclrtLaunchKernelWithConfig(aclrtFuncHandle handle, uint32_t
   return launch(function, blocks, stream, cfg, args->arguments);
 }
 
-SIM_EXPORT aclError aclrtLaunchKernelWithHostArgs(aclrtFuncHandle handle, uint32_t blocks,
-                                                  aclrtStream streamHandle, aclrtLaunchKernelCfg* cfg,
-                                                  void* hostArgs, size_t size,
-                                                  aclrtPlaceHolderInfo* placeHolders,
-                                                  size_t placeHolderCount) {
+SIM_EXPORT aclError aclrtLaunchKernelWithHostArgs(aclrtFuncHandle handle, uint32_t blocks, aclrtStream streamHandle,
+                                                  aclrtLaunchKernelCfg* cfg, void* hostArgs, size_t size,
+                                                  aclrtPlaceHolderInfo* placeHolders, size_t placeHolderCount) {
   SIM_CALL("%p, %u, %p, %zu, %zu", handle, blocks, streamHandle, size, placeHolderCount);
   SIM_REQUIRE_FUNCTION(function, handle);
   SIM_REQUIRE_STREAM(stream, streamHandle);
-  SIM_REQUIRE((hostArgs || !size) && (placeHolders || !placeHolderCount),
-              "aclrtLaunchKernelWithHostArgs: null");
+  SIM_REQUIRE((hostArgs || !size) && (placeHolders || !placeHolderCount), "aclrtLaunchKernelWithHostArgs: null");
   Arguments arguments;
   auto* bytes = static_cast<char*>(hostArgs);
   arguments.block.assign(bytes, bytes + size);
   for (size_t i = 0; i < placeHolderCount; i++) {
     auto [address, data] = placeHolders[i];
-    SIM_REQUIRE(data < size && address <= size - sizeof(void*),
-                "placeholder %zu: offsets %u, %u of %zu bytes", i, address, data, size);
+    SIM_REQUIRE(data < size && address <= size - sizeof(void*), "placeholder %zu: offsets %u, %u of %zu bytes", i,
+                address, data, size);
     // The data of a placeholder ends where that of the next one begins.
     size_t end = size;
     for (size_t j = 0; j < placeHolderCount; j++)
@@ -267,16 +258,16 @@ SIM_EXPORT aclError aclrtLaunchKernelWithHostArgs(aclrtFuncHandle handle, uint32
   return launch(function, blocks, stream, cfg, std::move(arguments));
 }
 
-SIM_EXPORT aclError aclrtLaunchKernel(aclrtFuncHandle handle, uint32_t blocks, const void* deviceArgs,
-                                      size_t size, aclrtStream streamHandle) {
+SIM_EXPORT aclError aclrtLaunchKernel(aclrtFuncHandle handle, uint32_t blocks, const void* deviceArgs, size_t size,
+                                      aclrtStream streamHandle) {
   SIM_CALL("%p, %u", handle, blocks);
   SIM_REQUIRE_FUNCTION(function, handle);
   SIM_REQUIRE_STREAM(stream, streamHandle);
   return launchFromDevice(function, blocks, stream, nullptr, deviceArgs, size);
 }
 
-SIM_EXPORT aclError aclrtLaunchKernelV2(aclrtFuncHandle handle, uint32_t blocks, const void* deviceArgs,
-                                        size_t size, aclrtLaunchKernelCfg* cfg, aclrtStream streamHandle) {
+SIM_EXPORT aclError aclrtLaunchKernelV2(aclrtFuncHandle handle, uint32_t blocks, const void* deviceArgs, size_t size,
+                                        aclrtLaunchKernelCfg* cfg, aclrtStream streamHandle) {
   SIM_CALL("%p, %u", handle, blocks);
   SIM_REQUIRE_FUNCTION(function, handle);
   SIM_REQUIRE_STREAM(stream, streamHandle);

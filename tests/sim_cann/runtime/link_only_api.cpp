@@ -31,8 +31,7 @@ SIM_EXPORT aclError aclDestroyDataBuffer(const aclDataBuffer* buffer) {
   return ACL_SUCCESS;
 }
 
-SIM_EXPORT aclTensorDesc* aclCreateTensorDesc(aclDataType type, int count, const int64_t* dims,
-                                              aclFormat format) {
+SIM_EXPORT aclTensorDesc* aclCreateTensorDesc(aclDataType type, int count, const int64_t* dims, aclFormat format) {
   SIM_COUNT();
   return new aclTensorDesc{type, format, std::vector<int64_t>(dims, dims + count), ""};
 }
@@ -90,16 +89,15 @@ SIM_EXPORT aclError aclopSetAttrInt(aclopAttr*, const char*, int64_t) { SIM_NO_E
 SIM_EXPORT aclError aclopSetAttrListBool(aclopAttr*, const char*, int, const uint8_t*) { SIM_NO_EFFECT(); }
 SIM_EXPORT aclError aclopSetAttrListFloat(aclopAttr*, const char*, int, const float*) { SIM_NO_EFFECT(); }
 SIM_EXPORT aclError aclopSetAttrListInt(aclopAttr*, const char*, int, const int64_t*) { SIM_NO_EFFECT(); }
-SIM_EXPORT aclError aclopSetAttrListListInt(aclopAttr*, const char*, int, const int*,
-                                            const int64_t* const[]) {
+SIM_EXPORT aclError aclopSetAttrListListInt(aclopAttr*, const char*, int, const int*, const int64_t* const[]) {
   SIM_NO_EFFECT();
 }
 SIM_EXPORT aclError aclopSetAttrString(aclopAttr*, const char*, const char*) { SIM_NO_EFFECT(); }
 
 SIM_EXPORT aclError aclopCompileAndExecute(const char* op, int, const aclTensorDesc* const[],
                                            const aclDataBuffer* const[], int, const aclTensorDesc* const[],
-                                           aclDataBuffer* const[], const aclopAttr*, aclopEngineType,
-                                           aclopCompileType, const char*, aclrtStream) {
+                                           aclDataBuffer* const[], const aclopAttr*, aclopEngineType, aclopCompileType,
+                                           const char*, aclrtStream) {
   SIM_CALL("%s", op);
   fprintf(stderr, "[sim] the operator %s is not simulated\n", op);
   return fail(ACL_ERROR_OP_NOT_FOUND, "the operator %s is not simulated", op);
@@ -120,9 +118,7 @@ SIM_EXPORT aclError aclmdlFinalizeDump() { SIM_NOT_SIMULATED(); }
 
 // ---- launches of an older interface
 SIM_EXPORT int rtDevBinaryRegister(const void*, void**) { SIM_NOT_SIMULATED(); }
-SIM_EXPORT int rtFunctionRegister(void*, const void*, const char*, const void*, uint32_t) {
-  SIM_NOT_SIMULATED();
-}
+SIM_EXPORT int rtFunctionRegister(void*, const void*, const char*, const void*, uint32_t) { SIM_NOT_SIMULATED(); }
 SIM_EXPORT int rtGetC2cCtrlAddr(uint64_t*, uint32_t*) { SIM_NOT_SIMULATED(); }
 SIM_EXPORT int rtKernelLaunch(const void*, uint32_t, void*, uint32_t, void*, void*) { SIM_NOT_SIMULATED(); }
 

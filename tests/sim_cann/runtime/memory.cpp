@@ -43,8 +43,8 @@ bool Memory::charge(int device, uint64_t size) {
   std::lock_guard guard(mutex_);
   uint64_t budget = static_cast<uint64_t>(number(Setting::kBudgetMb)) << 20;
   if (size > budget || used_[device] > budget - size) {
-    fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "out of device memory: %lu of %lu bytes used, %lu asked",
-         used_[device], budget, size);
+    fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "out of device memory: %lu of %lu bytes used, %lu asked", used_[device],
+         budget, size);
     return false;
   }
   used_[device] += size;
@@ -140,8 +140,7 @@ char* Memory::translate(const void* pointer, uint64_t bytes, bool write, int dev
   // Physical memory that is mapped side by side (expandable segments) and registrations that continue each
   // other are one range, as long as their views are.
   for (auto next = std::next(it); bytes > static_cast<uint64_t>(end - p); ++next) {
-    if (next == live_.end() || next->first != end || next->second.view != view + (end - begin))
-      return nullptr;
+    if (next == live_.end() || next->first != end || next->second.view != view + (end - begin)) return nullptr;
     if ((write && !next->second.writable) || !reachable(next->second, device)) return nullptr;
     writable = writable && next->second.writable;
     end += next->second.size;
@@ -154,8 +153,8 @@ std::string Memory::describe(const void* pointer, uint64_t bytes) {
   auto* p = static_cast<const char*>(pointer);
   char line[300];
   auto say = [&](const char* what, const char* begin, uint64_t size) {
-    snprintf(line, sizeof line, "[%p, +%lu) is at byte %ld of %s of %lu bytes at %p", pointer, bytes,
-             p - begin, what, size, begin);
+    snprintf(line, sizeof line, "[%p, +%lu) is at byte %ld of %s of %lu bytes at %p", pointer, bytes, p - begin, what,
+             size, begin);
     return std::string(line);
   };
   std::shared_lock guard(mutex_);

@@ -78,9 +78,7 @@ SIM_EXPORT aclError aclrtGetMemInfo(aclrtMemAttr, size_t* free, size_t* total) {
   return ACL_SUCCESS;
 }
 
-SIM_EXPORT aclError aclrtGetMemUsageInfo(int32_t, aclrtMemUsageInfo*, size_t, size_t*) {
-  SIM_NOT_SIMULATED();
-}
+SIM_EXPORT aclError aclrtGetMemUsageInfo(int32_t, aclrtMemUsageInfo*, size_t, size_t*) { SIM_NOT_SIMULATED(); }
 
 // ---- virtual memory
 
@@ -105,11 +103,10 @@ SIM_EXPORT aclError aclrtReleaseMemAddress(void* p) {
   return ACL_SUCCESS;
 }
 
-SIM_EXPORT aclError aclrtMallocPhysical(aclrtDrvMemHandle* handle, size_t size,
-                                        const aclrtPhysicalMemProp* properties, uint64_t) {
+SIM_EXPORT aclError aclrtMallocPhysical(aclrtDrvMemHandle* handle, size_t size, const aclrtPhysicalMemProp* properties,
+                                        uint64_t) {
   SIM_CALL("%zu", size);
-  SIM_REQUIRE(handle && properties && size && size % kHugePage == 0, "aclrtMallocPhysical of %zu bytes",
-              size);
+  SIM_REQUIRE(handle && properties && size && size % kHugePage == 0, "aclrtMallocPhysical of %zu bytes", size);
   int device = static_cast<int>(properties->location.id);
   SIM_REQUIRE(properties->location.type == ACL_MEM_LOCATION_TYPE_DEVICE && validDevice(device),
               "aclrtMallocPhysical on device %d", device);
@@ -143,14 +140,12 @@ SIM_EXPORT aclError aclrtMapMem(void* p, size_t size, size_t offset, aclrtDrvMem
   std::lock_guard guard(virtualMemory().mutex);
   auto it = virtualMemory().physical.find(handle);
   SIM_REQUIRE(it != virtualMemory().physical.end(), "aclrtMapMem of unknown handle %p", handle);
-  SIM_REQUIRE(size && size <= it->second.size && offset <= it->second.size - size &&
-                  !((uint64_t)p % kHugePage) && virtualMemory().inReservation(address, size) &&
-                  !Memory::get().overlaps(address, size),
+  SIM_REQUIRE(size && size <= it->second.size && offset <= it->second.size - size && !((uint64_t)p % kHugePage) &&
+                  virtualMemory().inReservation(address, size) && !Memory::get().overlaps(address, size),
               "aclrtMapMem(%p, %zu, %zu)", p, size, offset);
   if (!AddressSpace::get().map(address, size, it->second.fd, offset))
     return fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "aclrtMapMem of %zu bytes failed", size);
-  Memory::get().insert(
-      address, {size, AddressSpace::get().view(address), it->second.device, true, RangeKind::kDevice});
+  Memory::get().insert(address, {size, AddressSpace::get().view(address), it->second.device, true, RangeKind::kDevice});
   return ACL_SUCCESS;
 }
 
@@ -165,11 +160,8 @@ SIM_EXPORT aclError aclrtUnmapMem(void* p) {
   return ACL_SUCCESS;
 }
 
-SIM_EXPORT aclError aclrtMemExportToShareableHandle(aclrtDrvMemHandle, aclrtMemHandleType, uint64_t,
-                                                    uint64_t*) {
+SIM_EXPORT aclError aclrtMemExportToShareableHandle(aclrtDrvMemHandle, aclrtMemHandleType, uint64_t, uint64_t*) {
   SIM_NOT_SIMULATED();
 }
-SIM_EXPORT aclError aclrtMemImportFromShareableHandle(uint64_t, int32_t, aclrtDrvMemHandle*) {
-  SIM_NOT_SIMULATED();
-}
+SIM_EXPORT aclError aclrtMemImportFromShareableHandle(uint64_t, int32_t, aclrtDrvMemHandle*) { SIM_NOT_SIMULATED(); }
 SIM_EXPORT aclError aclrtMemSetPidToShareableHandle(uint64_t, int32_t*, size_t) { SIM_NOT_SIMULATED(); }

@@ -30,8 +30,7 @@ constexpr Row kTable[] = {
      "Ascend310P3"},
     {Setting::kCannVersion, "SIM_CANN_VERSION", "8.5.0", Kind::kText, false, nullptr,
      "the version that the runtime says it has"},
-    {Setting::kDriverVersion, "SIM_DRIVER_VERSION", "26.0.0", Kind::kText, false, nullptr,
-     "the same for the driver"},
+    {Setting::kDriverVersion, "SIM_DRIVER_VERSION", "26.0.0", Kind::kText, false, nullptr, "the same for the driver"},
     {Setting::kStreamMode, "SIM_STREAM_MODE", "thread", Kind::kText, false, "thread|inline",
      "inline: a task runs at once, in the thread that issues it"},
     {Setting::kDelayUs, "SIM_DELAY_US", "0", Kind::kNumber, true, nullptr,
@@ -124,8 +123,7 @@ class Settings {
 };
 
 Settings& settings() {
-  static auto* instance =
-      new Settings;  // never destroyed: the runtime is called until late in a process's exit
+  static auto* instance = new Settings;  // never destroyed: the runtime is called until late in a process's exit
   return *instance;
 }
 

@@ -77,8 +77,7 @@ void Stream::push(Task task) {
 }
 
 aclError Stream::drain(int timeoutMs) {
-  if (inForkedChild())
-    return fail(ACL_ERROR_RT_DEV_SETUP_ERROR, "the device cannot be used in a forked child");
+  if (inForkedChild()) return fail(ACL_ERROR_RT_DEV_SETUP_ERROR, "the device cannot be used in a forked child");
   std::unique_lock lock(mutex_);
   const uint64_t target = pushed_;
   auto reached = [&] { return finished_ >= target; };
@@ -123,8 +122,7 @@ aclError submit(const StreamPtr& stream, Task task) {
       return ACL_SUCCESS;
     }
   }
-  if (inForkedChild())
-    return fail(ACL_ERROR_RT_DEV_SETUP_ERROR, "the device cannot be used in a forked child");
+  if (inForkedChild()) return fail(ACL_ERROR_RT_DEV_SETUP_ERROR, "the device cannot be used in a forked child");
   if (aclError code = stream->stopped())
     return fail(code, "stream %d stopped on a failure; %s is not accepted", stream->id, task.name.c_str());
   stream->push(std::move(task));

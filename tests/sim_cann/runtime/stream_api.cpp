@@ -209,8 +209,7 @@ SIM_EXPORT aclError aclrtLaunchCallback(aclrtCallback function, void* argument, 
                                         aclrtStream handle) {
   SIM_CALL("%p", handle);
   SIM_REQUIRE_STREAM(stream, handle);
-  if (!stream->subscribed)
-    return fail(ACL_ERROR_RT_STREAM_NO_CB_REG, "no thread is subscribed to this stream");
+  if (!stream->subscribed) return fail(ACL_ERROR_RT_STREAM_NO_CB_REG, "no thread is subscribed to this stream");
   return submit(stream, {"callback", [=] {
                            function(argument);
                            return ACL_SUCCESS;

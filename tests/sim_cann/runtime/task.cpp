@@ -62,7 +62,5 @@ using namespace sim;
 SIM_EXPORT void* simCurrentTask(void) { return RunningTask::current(); }
 SIM_EXPORT void simAdoptTask(void* task) { RunningTask::adopt(static_cast<RunningTask*>(task)); }
 
-SIM_EXPORT void simKernelFault(const char* message) {
-  failTasks(ACL_ERROR_RT_VECTOR_CORE_EXCEPTION, message);
-}
+SIM_EXPORT void simKernelFault(const char* message) { failTasks(ACL_ERROR_RT_VECTOR_CORE_EXCEPTION, message); }
 SIM_EXPORT void simTaskFailed(int code, const char* message) { failTasks(code, message); }

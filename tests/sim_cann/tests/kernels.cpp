@@ -6,9 +6,8 @@
 
 #include "sim_memory.h"
 
-#define KERNEL(name)                                                                            \
-  extern "C" __attribute__((visibility("default"))) void name##_sim(void* args, uint32_t bytes, \
-                                                                    uint32_t blocks)
+#define KERNEL(name) \
+  extern "C" __attribute__((visibility("default"))) void name##_sim(void* args, uint32_t bytes, uint32_t blocks)
 
 namespace {
 

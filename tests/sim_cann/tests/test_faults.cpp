@@ -21,8 +21,7 @@ CASE(faults_from_the_environment) {
     uint64_t bytes;
   } args{p, q, 10};
   for (aclError expected : {0, 0, 507015, 507015}) {
-    CHECK_OK(aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 1, stream, nullptr, &args, sizeof args,
-                                           nullptr, 0));
+    CHECK_OK(aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 1, stream, nullptr, &args, sizeof args, nullptr, 0));
     CHECK_EQ(aclrtSynchronizeStream(stream), expected);
   }
   CHECK_OK(aclrtDestroyStream(stream));

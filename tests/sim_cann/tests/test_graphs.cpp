@@ -39,8 +39,7 @@ struct Fixture {
       void *src, *dst;
       uint64_t bytes;
     } args{a, b, bytes};
-    return aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 4, on, nullptr, &args, sizeof args, nullptr,
-                                         0);
+    return aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 4, on, nullptr, &args, sizeof args, nullptr, 0);
   }
   aclError begin(aclmdlRICaptureMode mode = kGlobal) { return aclmdlRICaptureBegin(stream, mode); }
   aclError end() { return aclmdlRICaptureEnd(stream, &graph); }
@@ -160,8 +159,7 @@ CASE(what_a_capture_refuses) {
   CHECK_OK(f.begin());
   CHECK_EQ(f.begin(), ACL_ERROR_RT_STREAM_CAPTURED);
   CHECK_EQ(aclrtStreamWaitEvent(f.stream, f.event), ACL_ERROR_RT_CAPTURE_DEPENDENCY);
-  CHECK_EQ(aclrtMemcpy(host, 100, f.a, 100, ACL_MEMCPY_DEVICE_TO_HOST),
-           ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT);
+  CHECK_EQ(aclrtMemcpy(host, 100, f.a, 100, ACL_MEMCPY_DEVICE_TO_HOST), ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT);
   CHECK_EQ(aclrtMemset(f.a, 100, 0, 100), ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT);
   CHECK_EQ(aclrtDestroyStream(f.stream), ACL_ERROR_RT_STREAM_CAPTURED);
   std::thread([&] {  // a global capture: in other threads as well

@@ -39,12 +39,10 @@ CASE(first_version) {
   CHECK(simTranslate(address(device), 3 * kPage + 5, 1));
   CHECK(!simTranslate(address(device), 3 * kPage + 6, 0));  // exact, though pages are mapped
   CHECK(!simTranslate(address(host), 1, 0));                // not the device's address of it
-  CHECK_EQ(aclrtHostRegister(host, kPage, ACL_HOST_REGISTER_MAPPED, &other),
-           ACL_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  CHECK_EQ(aclrtHostRegister(host, kPage, ACL_HOST_REGISTER_MAPPED, &other), ACL_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   CHECK_EQ(aclrtHostRegister(at(host, 2 * kPage), 2 * kPage, ACL_HOST_REGISTER_MAPPED, &other),
            ACL_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-  CHECK_EQ(aclrtHostRegister(host, kPage, ACL_HOST_REGISTER_READONLY, &other),
-           ACL_ERROR_RT_FEATURE_NOT_SUPPORT);
+  CHECK_EQ(aclrtHostRegister(host, kPage, ACL_HOST_REGISTER_READONLY, &other), ACL_ERROR_RT_FEATURE_NOT_SUPPORT);
   CHECK_EQ(aclrtHostRegister(at(host, 8), 8, ACL_HOST_REGISTER_MAPPED, &other), ACL_ERROR_RT_PARAM_INVALID);
   CHECK_EQ(aclrtHostRegister(nullptr, 8, ACL_HOST_REGISTER_MAPPED, &other), ACL_ERROR_RT_PARAM_INVALID);
   CHECK_EQ(simLiveRegistrations(), 1u);
@@ -92,8 +90,7 @@ CASE(malloc_host) {
   aclrtPtrAttributes attributes;
   CHECK_OK(aclrtPointerGetAttributes(p, &attributes));
   CHECK_EQ(attributes.location.type, ACL_MEM_LOCATION_TYPE_HOST);
-  CHECK_EQ(aclrtHostRegisterV2(p, 100, ACL_HOST_REG_MAPPED | ACL_HOST_REG_PINNED),
-           ACL_ERROR_RT_PARAM_INVALID);
+  CHECK_EQ(aclrtHostRegisterV2(p, 100, ACL_HOST_REG_MAPPED | ACL_HOST_REG_PINNED), ACL_ERROR_RT_PARAM_INVALID);
   CHECK_OK(aclrtHostRegister(p, 100, ACL_HOST_REGISTER_MAPPED, &device));
   CHECK(device != p);
   CHECK_OK(aclrtPointerGetAttributes(device, &attributes));
@@ -144,14 +141,12 @@ CASE(mapped_addresses_are_for_kernels_only) {
     void *src, *dst;
     uint64_t bytes;
   } args{device, near, 8};
-  CHECK_OK(aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 1, nullptr, nullptr, &args, sizeof args,
-                                         nullptr, 0));
+  CHECK_OK(aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 1, nullptr, nullptr, &args, sizeof args, nullptr, 0));
   CHECK_OK(aclrtSynchronizeDevice());
   CHECK_EQ(check::contents(near, 8), std::string(8, 6));
   // It is mapped for this device, not for the other one.
   CHECK_OK(aclrtSetDevice(1));
-  CHECK_OK(aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 1, nullptr, nullptr, &args, sizeof args,
-                                         nullptr, 0));
+  CHECK_OK(aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 1, nullptr, nullptr, &args, sizeof args, nullptr, 0));
   CHECK_EQ(aclrtSynchronizeDevice(), ACL_ERROR_RT_VECTOR_CORE_EXCEPTION);
   CHECK_OK(aclrtSetDevice(0));
   CHECK_OK(aclrtFree(near));
@@ -188,8 +183,7 @@ CASE(limits_of_platforms) {
   CHECK_EQ(simSet("SIM_HOST_REGISTER", "malloc_host"), 0);
   CHECK_EQ(aclrtHostRegister(host, 1 << 20, ACL_HOST_REGISTER_MAPPED, &device), ACL_ERROR_RT_PARAM_INVALID);
   CHECK_EQ(simSet("SIM_HOST_REGISTER", "none"), 0);
-  CHECK_EQ(aclrtHostRegister(host, 1 << 20, ACL_HOST_REGISTER_MAPPED, &device),
-           ACL_ERROR_RT_FEATURE_NOT_SUPPORT);
+  CHECK_EQ(aclrtHostRegister(host, 1 << 20, ACL_HOST_REGISTER_MAPPED, &device), ACL_ERROR_RT_FEATURE_NOT_SUPPORT);
   CHECK_EQ(simSet("SIM_HOST_REGISTER", "any"), 0);
   munmap(host, 2 << 20);
 }

@@ -16,8 +16,7 @@ CASE(tasks_run_at_once) {
     void *src, *dst;
     uint64_t bytes;
   } args{a, b, 100};
-  CHECK_OK(aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 3, stream, nullptr, &args, sizeof args,
-                                         nullptr, 0));
+  CHECK_OK(aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 3, stream, nullptr, &args, sizeof args, nullptr, 0));
   CHECK_EQ(check::contents(b, 100), std::string(100, 3));
   aclrtEvent event;
   CHECK_OK(aclrtCreateEvent(&event));
@@ -25,8 +24,7 @@ CASE(tasks_run_at_once) {
   CHECK_OK(aclrtStreamWaitEvent(other, event));
   CHECK_OK(aclrtSynchronizeEvent(event));
   args.bytes = 101;
-  CHECK_OK(aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 3, stream, nullptr, &args, sizeof args,
-                                         nullptr, 0));
+  CHECK_OK(aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 3, stream, nullptr, &args, sizeof args, nullptr, 0));
   CHECK_EQ(aclrtSynchronizeStream(stream), ACL_ERROR_RT_VECTOR_CORE_EXCEPTION);
   CHECK_OK(aclrtSynchronizeStream(other));
   CHECK_OK(aclrtDestroyEvent(event));
@@ -41,8 +39,7 @@ CASE(a_task_may_issue_another) {
   static int calls = 0;
   CHECK_OK(aclrtCreateStream(&stream));
   CHECK_OK(aclrtLaunchHostFunc(
-      stream, [](void*) { CHECK_OK(aclrtLaunchHostFunc(stream, [](void*) { calls++; }, nullptr)); },
-      nullptr));
+      stream, [](void*) { CHECK_OK(aclrtLaunchHostFunc(stream, [](void*) { calls++; }, nullptr)); }, nullptr));
   CHECK_EQ(calls, 1);
   CHECK_OK(aclrtDestroyStream(stream));
 }

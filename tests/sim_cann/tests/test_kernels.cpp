@@ -38,8 +38,7 @@ struct Fixture {
     return all;
   }
   aclError launch(uint32_t blocks = 3, const char* name = "copy") {
-    return aclrtLaunchKernelWithHostArgs(check::kernel(name), blocks, stream, nullptr, &args, sizeof args,
-                                         nullptr, 0);
+    return aclrtLaunchKernelWithHostArgs(check::kernel(name), blocks, stream, nullptr, &args, sizeof args, nullptr, 0);
   }
 };
 
@@ -108,8 +107,8 @@ CASE(placeholders) {
   for (uint64_t i = 0; i < 100; i++) args.words[i] = i;
   aclrtPlaceHolderInfo holder{0, offsetof(decltype(args), words)};
   auto launch = [&](uint32_t blocks) {
-    return aclrtLaunchKernelWithHostArgs(check::kernel("sum_table"), blocks, f.stream, nullptr, &args,
-                                         sizeof args, &holder, 1);
+    return aclrtLaunchKernelWithHostArgs(check::kernel("sum_table"), blocks, f.stream, nullptr, &args, sizeof args,
+                                         &holder, 1);
   };
   CHECK_OK(launch(2));
   memset(args.words, 0, sizeof args.words);  // the data is copied as well
@@ -141,8 +140,8 @@ CASE(argument_blocks_have_a_limit) {
   std::vector<char> args(43584);
   memcpy(args.data(), &f.args, sizeof f.args);
   auto launch = [&] {
-    return aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 1, f.stream, nullptr, args.data(),
-                                         args.size(), nullptr, 0);
+    return aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 1, f.stream, nullptr, args.data(), args.size(), nullptr,
+                                         0);
   };
   CHECK_OK(launch());
   CHECK(f.copied());
@@ -162,8 +161,7 @@ CASE(argument_handles) {
   CHECK_OK(aclrtKernelArgsGetPlaceHolderBuffer(args, table, 80, reinterpret_cast<void**>(&words)));
   void* result = f.a;
   CHECK_OK(aclrtKernelArgsAppend(args, &result, sizeof result, &parameter));
-  CHECK_EQ(aclrtLaunchKernelWithConfig(function, 1, f.stream, nullptr, args, nullptr),
-           ACL_ERROR_RT_PARAM_INVALID);
+  CHECK_EQ(aclrtLaunchKernelWithConfig(function, 1, f.stream, nullptr, args, nullptr), ACL_ERROR_RT_PARAM_INVALID);
   CHECK_OK(aclrtKernelArgsFinalize(args));
   CHECK_EQ(aclrtKernelArgsAppend(args, &count, sizeof count, &parameter), ACL_ERROR_RT_PARAM_INVALID);
   for (uint64_t value : {3, 4}) {
@@ -177,8 +175,7 @@ CASE(argument_handles) {
   }
   CHECK_EQ(aclrtLaunchKernelWithConfig(check::kernel("copy"), 1, f.stream, nullptr, args, nullptr),
            ACL_ERROR_RT_PARAM_INVALID);
-  CHECK_EQ(aclrtLaunchKernelWithConfig(function, 1, f.stream, nullptr, &f, nullptr),
-           ACL_ERROR_RT_INVALID_HANDLE);
+  CHECK_EQ(aclrtLaunchKernelWithConfig(function, 1, f.stream, nullptr, &f, nullptr), ACL_ERROR_RT_INVALID_HANDLE);
 }
 
 CASE(arguments_in_device_memory) {
@@ -202,8 +199,7 @@ CASE(launch_attributes) {
   attribute.value.engineType = ACL_RT_ENGINE_TYPE_AIV;
   aclrtLaunchKernelCfg cfg{&attribute, 1};
   auto launch = [&] {
-    return aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 1, f.stream, &cfg, &f.args, sizeof f.args,
-                                         nullptr, 0);
+    return aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 1, f.stream, &cfg, &f.args, sizeof f.args, nullptr, 0);
   };
   CHECK_OK(launch());
   CHECK(f.copied());

@@ -156,8 +156,7 @@ CASE(a_kernel_reaches_another_device_only_as_a_peer) {
     uint64_t bytes;
   } args{far, near, 64};
   auto launch = [&] {
-    return aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 2, stream, nullptr, &args, sizeof args,
-                                         nullptr, 0);
+    return aclrtLaunchKernelWithHostArgs(check::kernel("copy"), 2, stream, nullptr, &args, sizeof args, nullptr, 0);
   };
   CHECK_OK(launch());
   CHECK_EQ(aclrtSynchronizeStream(stream), ACL_ERROR_RT_VECTOR_CORE_EXCEPTION);

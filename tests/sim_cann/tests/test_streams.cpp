@@ -36,8 +36,7 @@ CASE(tasks_run_in_order) {
   for (int i = 0; i < 500; i++) items.push_back({&order, i});
   for (auto& item : items)
     CHECK_OK(aclrtLaunchHostFunc(
-        stream, [](void* p) { static_cast<Item*>(p)->order->push_back(static_cast<Item*>(p)->value); },
-        &item));
+        stream, [](void* p) { static_cast<Item*>(p)->order->push_back(static_cast<Item*>(p)->value); }, &item));
   CHECK_OK(aclrtSynchronizeStream(stream));
   CHECK_EQ(order.size(), 500u);
   for (int i = 0; i < 500; i++) CHECK_EQ(order[i], i);

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a backend's kernels become the implementations of all operators: `implement` is called once per dispatch key.
+#pragma once
+
+#include <torch/library.h>
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "sparse_copy_args.h"
+
+namespace torch_offload {
+
+constexpr size_t kMaxFixedArity = 4;
+
+// `_sparse_copy_N`: sparse_copy with N plain mutable tensors, which graphs can handle without copying one.
+// The kernel takes N destinations, N sources, the three optional tensors and the optional row limits.
+template <size_t>
+using TensorRef = const at::Tensor&;
+
+template <auto kSparseCopy, typename Indices>
+struct FixedArity;
+
+template <auto kSparseCopy, size_t... I>
+struct FixedArity<kSparseCopy, std::index_sequence<I...>> {
+  static void call(TensorRef<I>... dst, TensorRef<I>... src, const OptionalTensor& dst_index,
+                   const OptionalTensor& src_index, const OptionalTensor& count, std::optional<c10::SymInt> dst_rows,
+                   std::optional<c10::SymInt> src_rows) {
+    kSparseCopy(std::array{dst...}, std::array{src...}, dst_index, src_index, count, {dst_rows, src_rows});
+  }
+};
+
+template <auto kSparseCopy, size_t... I>
+void implement_fixed_arities(torch::Library& m, std::index_sequence<I...>) {
+  (m.impl(("_sparse_copy_" + std::to_string(I + 1)).c_str(),
+          &FixedArity<kSparseCopy, std::make_index_sequence<I + 1>>::call),
+   ...);
+}
+
+// The list operator: all components are here, so there are no other limits.
+template <auto kSparseCopy>
+void call_list(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index, const OptionalTensor& src_index,
+               const OptionalTensor& count) {
+  kSparseCopy(dst, src, dst_index, src_index, count, {});
+}
+
+template <auto kSparseCopy, auto kSparseCopyPtrs>
+void implement(torch::Library& m) {
+  m.impl("sparse_copy", &call_list<kSparseCopy>);
+  m.impl("sparse_copy_ptrs", kSparseCopyPtrs);
+  implement_fixed_arities<kSparseCopy>(m, std::make_index_sequence<kMaxFixedArity>());
+}
+
+}  // namespace torch_offload

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every variant of the innermost loop against memcpy row by row, with guard bytes around each row.
+#include "cpu/row_loops.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "random_bytes.h"
+
+namespace {
+
+using namespace torch_offload;
+using check::Random;
+
+std::vector<std::pair<const char*, RowLoop>> variants() {
+  std::vector<std::pair<const char*, RowLoop>> loops{{"portable", &copy_rows_portable}, {"best", best_row_loop()}};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) loops.emplace_back("avx2", &copy_rows_avx2);
+#endif
+  return loops;
+}
+
+void check_rows(int64_t bytes, int64_t count, Random& random) {
+  const int64_t rows = count + 3;
+  const int64_t dst_stride = bytes + random.in(0, 70);
+  const int64_t src_stride = bytes + random.in(0, 70);
+  const int64_t offset = random.in(0, 65);
+  std::vector<std::byte> src(static_cast<size_t>(offset + rows * src_stride));
+  for (auto& byte : src) byte = static_cast<std::byte>(random.in(0, 255));
+  const std::vector<std::byte> before(static_cast<size_t>(offset + rows * dst_stride), std::byte{0xA5});
+  std::vector<Entry> entries;
+  for (int64_t i = 0; i < count; ++i) entries.push_back({random.in(0, rows - 1), random.in(0, rows - 1)});
+
+  std::vector<std::byte> expected = before;
+  for (const Entry& entry : entries) {
+    std::memcpy(expected.data() + offset + entry.dst * dst_stride, src.data() + offset + entry.src * src_stride,
+                static_cast<size_t>(bytes));
+  }
+  for (const auto& [name, loop] : variants()) {
+    std::vector<std::byte> dst = before;
+    loop({dst.data() + offset, src.data() + offset, dst_stride, src_stride, bytes, entries.data(), count});
+    if (dst != expected) std::fprintf(stderr, "%s: %ld rows of %ld bytes\n", name, long{count}, long{bytes});
+    EXPECT(dst == expected);
+  }
+}
+
+TEST(every_row_size_up_to_four_lines) {
+  Random random(1);
+  for (int64_t bytes = 1; bytes <= 256; ++bytes) check_rows(bytes, 1 + bytes % 40, random);
+}
+
+TEST(row_sizes_around_the_limits_of_the_loops) {
+  Random random(2);
+  for (const int64_t bytes : {584, 656, 1152, 4095, 4096, 4097, 12287, 12288, 12289, 65537}) {
+    for (const int64_t count : {1, 2, 3, 50}) check_rows(bytes, count, random);
+  }
+}
+
+TEST(more_rows_than_are_fetched_ahead) {
+  Random random(3);
+  for (const int64_t bytes : {8, 64, 132, 640}) check_rows(bytes, 700, random);
+}
+
+}  // namespace
+
+CHECK_MAIN()

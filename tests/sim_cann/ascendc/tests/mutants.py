@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seeded faults in the kernels: each changes one place of op_kernel/ and must make the tests fail.
+
+A fault whose text is not found exactly once in the source is an error: the list has to follow the kernel.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+MODEL = HERE.parent
+ROOT = MODEL.parents[2]
+KERNEL = ROOT / "op_kernel"
+
+TRANSFER, TABLES, FRAME, INDEX, WEIGHTS, POINTERS = (
+    "sparse_copy_transfer.h",
+    "sparse_copy_tables.h",
+    "sparse_copy_kernel.h",
+    "sparse_copy.h",
+    "sparse_copy_weights.h",
+    "sparse_copy_ptrs.h",
+)
+
+# name: (file, text, replacement)
+MUTANTS = {
+    # Missing synchronisation.
+    "store_does_not_await_load": (
+        TRANSFER,
+        "        AscendC::SetFlag<AscendC::HardEvent::MTE2_MTE3>(loaded_[current_]);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::MTE2_MTE3>(loaded_[current_]);\n",
+        "",
+    ),
+    "slot_reloaded_before_its_store": (
+        TRANSFER,
+        "        if (inUse_[current_]) {\n            AscendC::WaitFlag",
+        "        if (false) {\n            AscendC::WaitFlag",
+    ),
+    "flags_left_set_at_the_end": (TRANSFER, "            if (inUse_[i]) {", "            if (i > 0 && inUse_[i]) {"),
+    "table_read_before_it_is_there": (
+        TABLES,
+        "        AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(fetched_[current_]);\n",
+        "",
+    ),
+    "table_reloaded_while_it_is_read": (
+        TABLES,
+        "            AscendC::WaitFlag<AscendC::HardEvent::S_MTE2>(released_[next_]);\n"
+        "            mustWait_[next_] = false;\n",
+        "",
+    ),
+    "arguments_read_before_they_are_there": (
+        FRAME,
+        "        AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(fetched);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(fetched);\n",
+        "",
+    ),
+    "status_stored_before_it_is_written": (
+        INDEX,
+        "        AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(statusWritten_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(statusWritten_);\n",
+        "",
+    ),
+    # Wrong places.
+    "row_offset_in_32_bits": (
+        INDEX,
+        "static_cast<uint64_t>(src) * component_.srcStride",
+        "static_cast<uint32_t>(static_cast<uint32_t>(src) * component_.srcStride)",
+    ),
+    "destination_takes_the_source_stride": (
+        INDEX,
+        "static_cast<uint64_t>(dst) * component_.dstStride",
+        "static_cast<uint64_t>(dst) * component_.srcStride",
+    ),
+    "one_byte_too_many_stored": (
+        TRANSFER,
+        "            StoreBlocks(first_, slot_[offset_], blocks, bytes, gap);",
+        "            StoreBlocks(first_, slot_[offset_], blocks, bytes + (blocks == 1), gap);",
+    ),
+    "rows_overlap_in_the_slot": (
+        FRAME,
+        "used += static_cast<uint32_t>(RoundUp(bytes, UB_BLOCK));",
+        "used += static_cast<uint32_t>(bytes / UB_BLOCK * UB_BLOCK);",
+    ),
+    "slots_overlap": (
+        TRANSFER,
+        "GetWithOffset<uint8_t>(slotBytes_, current_ * slotBytes_)",
+        "GetWithOffset<uint8_t>(slotBytes_, current_ * (slotBytes_ - UB_BLOCK))",
+    ),
+    "table_buffers_overlap": (TABLES, "(buffer * TABLES + table) * tableBytes_", "table * tableBytes_"),
+    "table_pitch_ignored": (
+        TABLES,
+        "local * tables_[table].pitch / sizeof(uint32_t)",
+        "local * tables_[table].entryBytes / sizeof(uint32_t)",
+    ),
+    "table_read_beyond_its_end": (
+        TABLES,
+        "(entries - 1) * table.pitch + table.entryBytes",
+        "entries * table.pitch + table.entryBytes",
+    ),
+    "unequal_gaps_in_one_transfer": (TRANSFER, "(blocks_ == 1 || gap == gap_)", "(blocks_ == 1 || gap >= gap_)"),
+    "unequal_lengths_in_one_transfer": (TRANSFER, "bytes != bytes_ || ", ""),
+    "odd_rows_joined_in_the_slot": (TRANSFER, "gap == 0 && bytes % UB_BLOCK == 0", "gap == 0"),
+    # Parts of the work forgotten or done twice.
+    "tail_of_the_entries_ignored": (
+        INDEX,
+        "{EvenCut(entries, cores, core + 1), 0}}",
+        "{entries / cores * (core + 1), 0}}",
+    ),
+    "tail_of_a_row_ignored": (
+        FRAME,
+        "while (cursor.done < row.bytes) {",
+        "while (cursor.done + LINE <= row.bytes || cursor.done == 0) {",
+    ),
+    "last_component_ignored": (
+        FRAME,
+        "while (cursor.item < form_.Items()) {\n            for",
+        "while (cursor.item < 1) {\n            for",
+    ),
+    "cut_rows_moved_whole_by_both_cores": (FRAME, "                    Trim(first + cursor.entry, row);\n", ""),
+    "cut_of_the_two_cores_differs": (
+        FRAME,
+        "uint64_t begin = entry == share_.begin.entry ? CutIn(row, share_.begin.byte) : 0;",
+        "uint64_t begin = entry == share_.begin.entry ? Min(row.bytes, CutIn(row, share_.begin.byte) + 1) : 0;",
+    ),
+    "last_piece_of_the_tables_ignored": (
+        FRAME,
+        "        while (first < end) {",
+        "        while (first + pieceEntries < end) {",
+    ),
+    # The contract of values.
+    "count_not_clamped": (
+        FRAME,
+        "            form_.RecordClampedCount(count);\n            return capacity;",
+        "            form_.RecordClampedCount(count);\n            return static_cast<uint64_t>(count);",
+    ),
+    "negative_count_not_clamped": (FRAME, "if (count < 0) {", "if (false) {"),
+    "negative_destination_not_skipped": (INDEX, "if (src < 0 || dst < 0) {", "if (src < 0) {"),
+    "source_bound_off_by_one": (
+        INDEX,
+        "static_cast<uint64_t>(src) >= tiling_.srcRows",
+        "static_cast<uint64_t>(src) > tiling_.srcRows",
+    ),
+    "destination_bound_ignored": (INDEX, " || static_cast<uint64_t>(dst) >= tiling_.dstRows", ""),
+    "skipped_after_the_range_check": (
+        INDEX,
+        "        if (src < 0 || dst < 0) {\n            return EntryState::SKIP;\n        }\n"
+        "        if (static_cast<uint64_t>(src) >= tiling_.srcRows",
+        "        if (static_cast<uint64_t>(src) >= tiling_.srcRows",
+    ),
+    "entry_counted_by_both_cores": (
+        FRAME,
+        "if (entry == share_.begin.entry && share_.begin.byte != 0) {",
+        "if (false) {",
+    ),
+    "status_of_another_core": (INDEX, "core_ * SPARSE_COPY_STATUS_PITCH", "core_ / 2 * SPARSE_COPY_STATUS_PITCH"),
+    # Shares by weight, and the pointer form.
+    "scratch_loaded_while_it_is_read": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::S_MTE2>(read_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::S_MTE2>(read_);\n",
+        "",
+    ),
+    "vector_does_not_await_the_load": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::MTE2_V>(loaded_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::MTE2_V>(loaded_);\n",
+        "",
+    ),
+    "weights_reloaded_under_the_vector_unit": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::V_MTE2>(free_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::V_MTE2>(free_);\n",
+        "",
+    ),
+    "sums_read_before_they_are_there": (
+        WEIGHTS,
+        "        AscendC::SetFlag<AscendC::HardEvent::V_S>(summed_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::V_S>(summed_);\n",
+        "",
+    ),
+    "vector_barrier_forgotten": (
+        WEIGHTS,
+        "words);\n        AscendC::PipeBarrier<PIPE_V>();\n        uint32_t whole",
+        "words);\n        uint32_t whole",
+    ),
+    "second_table_not_weighed": (WEIGHTS, "bool both = a.entryBytes != 0 && b.entryBytes != 0;", "bool both = false;"),
+    "weights_of_the_tail_ignored": (WEIGHTS, "if (words % REPEAT_WORDS != 0) {", "if (false) {"),
+    "wrong_half_of_the_words": (
+        WEIGHTS,
+        "static constexpr uint64_t ODD = ~EVEN;",
+        "static constexpr uint64_t ODD = EVEN;",
+    ),
+    "place_of_the_wrong_block": (INDEX, "wanted - before;", "wanted - before + 1;"),
+    "sample_fetch_not_dropped": (FRAME, "if (weigh && !IsEmpty()) {", "if (false) {"),
+    "null_destination_not_refused": (POINTERS, " || row.dst == 0", ""),
+    "negative_length_not_refused": (POINTERS, "if (bytes < 0 || row.src == 0", "if (row.src == 0"),
+    "first_refused_off_by_one": (
+        POINTERS,
+        "static_cast<int64_t>(record.firstBad) - 1",
+        "static_cast<int64_t>(record.firstBad)",
+    ),
+    "records_of_some_cores_forgotten": (
+        POINTERS,
+        "for (uint32_t core = 0; core < cores; ++core) {",
+        "for (uint32_t core = 1; core < cores; ++core) {",
+    ),
+    "long_entries_not_shared": (
+        POINTERS,
+        "return {first + local, local < inBlock ? left : 0};",
+        "return {first + local, 0};",
+    ),
+    "every_core_records_the_count": (INDEX, "countClamped_ = core_ == 0;", "countClamped_ = true;"),
+}
+
+
+# Tests that catch most faults within a second: they go first.
+QUICK = [
+    "beyond",
+    "absent",
+    "negative",
+    "counts",
+    "cost_of",
+    "tables",
+    "pointers_refused",
+    "pointers_strided",
+    "one_entry",
+]
+
+
+def run(command, **options):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
+
+
+def try_mutant(name, build, objects):
+    """Returns (caught, what the tests said first, seconds)."""
+    begin = time.monotonic()
+    folder = build / "mutants" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(KERNEL, folder / "op_kernel")
+    file, text, replacement = MUTANTS[name]
+    path = folder / "op_kernel" / file
+    source = path.read_text()
+    if source.count(text) != 1:
+        raise SystemExit(f"{name}: the text to change occurs {source.count(text)} times in {file}")
+    path.write_text(source.replace(text, replacement))
+    glue = folder / "sparse_copy_sim.o"
+    flags = ["-std=c++17", "-O1", "-pthread", "-w", f"-I{MODEL}", f"-I{folder / 'op_kernel'}"]
+    compiled = run(["g++", *flags, "-c", MODEL / "kernels" / "sparse_copy_sim.cpp", "-o", glue])
+    if compiled.returncode:
+        raise SystemExit(f"{name}: does not compile\n{compiled.stdout}")
+    linked = run(["g++", "-pthread", *objects, glue, "-o", folder / "tests"])
+    if linked.returncode:
+        raise SystemExit(f"{name}: does not link\n{linked.stdout}")
+    try:
+        for chosen in (QUICK, []):
+            tests = run([folder / "tests", *chosen], env={**os.environ, "TEST_STOP": "1"}, timeout=300)
+            if tests.returncode:
+                break
+        lines = [line.strip() for line in tests.stdout.splitlines()]
+        said = next(
+            (line for line in lines if ".cpp:" in line), lines[-1] if lines else f"exit code {tests.returncode}"
+        )
+        caught = tests.returncode != 0
+    except subprocess.TimeoutExpired:
+        caught, said = True, "ran too long"
+    shutil.rmtree(folder)
+    return caught, said, time.monotonic() - begin
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--objects", nargs="+", required=True, help="everything but the kernels")
+    parser.add_argument("--names", nargs="*", help="only these")
+    options = parser.parse_args()
+    build = options.build.resolve()
+    names = options.names or list(MUTANTS)
+    missed = []
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for name, (caught, said, seconds) in zip(
+            names, pool.map(lambda n: try_mutant(n, build, options.objects), names), strict=True
+        ):
+            print(f"{'caught' if caught else 'MISSED'} {name} ({seconds:.1f} s): {said[:160]}", flush=True)
+            missed += [] if caught else [name]
+    print(f"{len(names) - len(missed)} passed, {len(missed)} failed")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

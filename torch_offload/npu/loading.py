@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings the NPU kernels in as soon as torch_npu is there, and says what is missing where they cannot come.
+
+The CPU works in any case: a problem with the NPU part is one warning at import, and an error once an NPU is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+_TORCH_NPU = "torch_npu"
+_EXTENSION = "torch_offload._C_npu"
+_REBUILD = "USE_NPU=1 pip install --no-build-isolation --force-reinstall --no-deps torch_offload"
+
+_refusals: list[torch.library.Library] = []  # kernels that only explain why there are none
+
+
+def attach() -> None:
+    """Registers the NPU kernels now if torch_npu is imported, otherwise when it is."""
+    if _TORCH_NPU in sys.modules:
+        _load_or_refuse()
+    else:
+        sys.meta_path.insert(0, _TorchNpuWatcher())
+
+
+def load() -> ModuleType:
+    """Returns the compiled NPU module; imports it, and torch_npu before it, if that has not happened.
+
+    Raises:
+        ImportError: torch_npu, CANN's libraries or the compiled module are missing, or CANN is too old. The message
+            says which, what was found, and the remedy.
+    """
+    if _TORCH_NPU not in sys.modules and importlib.util.find_spec(_TORCH_NPU) is None:
+        raise ImportError(
+            "torch_offload: expected torch_npu to be installed, because an NPU is asked for, got none; install it with "
+            f"pip install torch_npu=={torch.__version__.partition('+')[0]}, then rebuild this package: {_REBUILD}"
+        )
+    try:
+        importlib.import_module(_TORCH_NPU)
+    except Exception as error:  # torch_npu raises what comes: ImportError, OSError, RuntimeError
+        raise ImportError(
+            f"torch_offload: expected torch_npu to find CANN's libraries, got '{error}'; install CANN 8.1 or newer and "
+            "source its set_env.sh before Python starts"
+        ) from error
+    if importlib.util.find_spec(_EXTENSION) is None:
+        raise ImportError(
+            "torch_offload: expected the compiled module _C_npu, got a package that was built without torch_npu; "
+            f"rebuild it where torch_npu is installed: {_REBUILD}"
+        )
+    try:
+        extension = importlib.import_module(_EXTENSION)
+    except ImportError as error:
+        raise ImportError(
+            f"torch_offload: expected _C_npu to fit torch {torch.__version__} and the installed torch_npu, got "
+            f"'{error}'; rebuild it: {_REBUILD}"
+        ) from error
+    try:
+        extension.check_runtime()
+    except RuntimeError as error:
+        raise ImportError(str(error).partition("\n")[0]) from error
+    return extension
+
+
+def _load_or_refuse() -> None:
+    try:
+        load()
+    except ImportError as error:
+        warnings.warn(f"{error} (the CPU works)", RuntimeWarning, stacklevel=3)
+        if _EXTENSION not in sys.modules:
+            _refuse(str(error))
+
+
+def _refuse(message: str) -> None:
+    """Registers kernels that raise: without any, torch_npu would copy whole tensors to the CPU and back."""
+
+    def kernel(*args: Any) -> None:
+        raise RuntimeError(message)
+
+    library = torch.library.Library("offload", "IMPL")
+    for name in ("sparse_copy", "sparse_copy_ptrs", *(f"_sparse_copy_{arity}" for arity in range(1, 5))):
+        library.impl(name, kernel, "PrivateUse1")
+    _refusals.append(library)
+
+
+class _TorchNpuWatcher(MetaPathFinder):
+    """Lets torch_npu be found as usual, and loads the NPU kernels once it is imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _TORCH_NPU:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Afterwards(spec.loader, _load_or_refuse)
+        else:
+            sys.meta_path.insert(0, self)
+        return spec
+
+
+class _Afterwards(Loader):
+    """Another loader, and a call after the module has run."""
+
+    def __init__(self, loader: Loader, then: Callable[[], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._then()
