@@ -6,8 +6,8 @@ the indexer scores all tokens and selects the best, one `sparse_copy` moves thei
 small buffer, and attention reads that buffer. Only the indexer's keys and the buffer stay on the device. On an NPU the
 cache is host memory that torch_npu has registered for the device: kernels read it, nothing else does.
 
-Every layer of every step is checked: the same attention over rows taken straight from a complete resident copy of the
-cache must give the same bits. The resident copy exists for that check alone.
+Every layer of every step is checked: a second decoder with the same weights keeps everything resident and uses plain
+torch. What both append, select, read and make of it must be the same bits. It exists for that check alone.
 
 The text's first bytes are the context. Their rows are computed without attention among them (each token by itself,
 layer by layer): what matters here is that the cache is full of distinct rows. The bytes behind the context are then
@@ -40,7 +40,7 @@ PREFILL_CHUNK = 4096
 
 
 class OffloadedDecoder:
-    """The decoder with its cache in a host pool, and a resident copy of the cache to check against.
+    """The decoder with its cache in a host pool.
 
     Args:
         decoder (Decoder): Weights.
@@ -56,44 +56,37 @@ class OffloadedDecoder:
         layers = len(decoder.layers)
         self.pool, host_empty = host_memory(device, layers, capacity)
         on_device = functools.partial(torch.zeros, device=device)
-        self.host = [self._cache(host_empty, capacity) for _ in range(layers)]
-        self.resident = [self._cache(on_device, capacity) for _ in range(layers)]
+        self.host = [new_cache(host_empty, capacity) for _ in range(layers)]
         self.index_keys = [on_device(capacity, INDEX_KEY, dtype=CACHE_DTYPE) for _ in range(layers)]
-        self.buffer = self._cache(on_device, top_k)
+        self.buffer = new_cache(on_device, top_k)
         self.copy_seconds = 0.0
 
-    @staticmethod
-    def _cache(make, rows: int) -> Cache:
-        return Cache(make((rows, LATENT), dtype=CACHE_DTYPE), make((rows, ROPE), dtype=CACHE_DTYPE))
-
-    def prefill(self, tokens: Tensor) -> None:
-        """Fills the caches of all layers with the rows of the context `[tokens]`."""
+    def prefill(self, tokens: Tensor, resident: ResidentDecoder) -> None:
+        """Fills the caches of all layers, its own and the resident ones, with the rows of the context `[tokens]`."""
         for begin in range(0, len(tokens), PREFILL_CHUNK):
             end = min(begin + PREFILL_CHUNK, len(tokens))
             positions = torch.arange(begin, end, device=self.device)
             hidden = self.decoder.embed(tokens[positions])
             for number, layer in enumerate(self.decoder.layers):
                 latent, rope, index_key = cache_rows(layer, hidden, positions)
-                host, resident = self.host[number], self.resident[number]
+                host = self.host[number]
                 torch_offload.sparse_copy([host.latent, host.rope], [latent, rope], dst_index=positions)
-                resident.latent[begin:end] = latent
-                resident.rope[begin:end] = rope
                 self.index_keys[number][begin:end] = index_key
+                resident.append(number, positions, latent, rope, index_key)
                 hidden = hidden + mix(layer, hidden)
 
     def layer_step(self, layer: Layer, host: Cache, index_keys: Tensor, hidden: Tensor, position: Tensor):
         """One token through one layer, reading the cache in host memory.
 
         Returns:
-            The next hidden state `[1, HIDDEN]`, the selected rows `[top_k]`, and the new token's latent and rotary
-            rows, which the caller also puts into the resident copy.
+            The next hidden state `[1, HIDDEN]` and the selected rows `[top_k]`; those rows are in the buffer.
         """
         latent, rope, index_key = cache_rows(layer, hidden, position.view(1))
         torch_offload.sparse_copy([host.latent, host.rope], [latent, rope], dst_index=position.view(1))
         index_keys.index_copy_(0, position.view(1), index_key)
         selected = select(layer, hidden, index_keys, position, self.top_k)
         self.fetch(host, selected)
-        return attend(layer, hidden, position, self.buffer.latent, self.buffer.rope), selected, latent, rope
+        return attend(layer, hidden, position, self.buffer.latent, self.buffer.rope), selected
 
     def fetch(self, host: Cache, selected: Tensor) -> None:
         """Moves the selected rows of all components into the buffer: the job of this package."""
@@ -108,6 +101,46 @@ class OffloadedDecoder:
 
     def _fetch(self, host: Cache, selected: Tensor) -> None:
         torch_offload.sparse_copy([self.buffer.latent, self.buffer.rope], [host.latent, host.rope], src_index=selected)
+
+
+class ResidentDecoder:
+    """The same decoder with everything on the device, in plain torch.
+
+    Args:
+        layers (int): Number of layers.
+        capacity (int): Tokens that the cache can hold.
+        top_k (int): Rows that attention reads.
+        device (torch.device): Where everything lies.
+    """
+
+    def __init__(self, layers: int, capacity: int, top_k: int, device: torch.device) -> None:
+        self.top_k = top_k
+        on_device = functools.partial(torch.zeros, device=device)
+        self.caches = [new_cache(on_device, capacity) for _ in range(layers)]
+        self.index_keys = [on_device(capacity, INDEX_KEY, dtype=CACHE_DTYPE) for _ in range(layers)]
+
+    def append(self, number: int, positions: Tensor, latent: Tensor, rope: Tensor, index_key: Tensor) -> None:
+        """Puts rows of one layer into its cache."""
+        self.caches[number].latent.index_copy_(0, positions, latent)
+        self.caches[number].rope.index_copy_(0, positions, rope)
+        self.index_keys[number].index_copy_(0, positions, index_key)
+
+    def layer_step(self, layer: Layer, number: int, hidden: Tensor, position: Tensor):
+        """One token through one layer.
+
+        Returns:
+            The next hidden state `[1, HIDDEN]`, the selected rows `[top_k]`, and what stands in them.
+        """
+        self.append(number, position.view(1), *cache_rows(layer, hidden, position.view(1)))
+        selected = select(layer, hidden, self.index_keys[number], position, self.top_k)
+        cache = self.caches[number]
+        rows = Cache(cache.latent.index_select(0, selected), cache.rope.index_select(0, selected))
+        return attend(layer, hidden, position, rows.latent, rows.rope), selected, rows
+
+
+def new_cache(make, rows: int) -> Cache:
+    """Returns the cache of one layer, made by a function like `torch.empty`."""
+    return Cache(make((rows, LATENT), dtype=CACHE_DTYPE), make((rows, ROPE), dtype=CACHE_DTYPE))
 
 
 def host_memory(device: torch.device, layers: int, capacity: int):
@@ -128,26 +161,46 @@ def wait(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def resident_step(layer: Layer, resident: Cache, hidden: Tensor, position: Tensor, selected: Tensor):
-    """The same attention over rows straight from the resident cache; returns the hidden state and the rows."""
-    latent = resident.latent.index_select(0, selected)
-    rope = resident.rope.index_select(0, selected)
-    return attend(layer, hidden, position, latent, rope), latent, rope
-
-
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Compares bytes, so that NaN equals itself and -0.0 is not 0.0."""
     return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
-def decode(model: OffloadedDecoder, text: Tensor, context: int, steps: int, *, compiled: bool) -> list[float]:
+def find_difference(
+    ours: tuple[Tensor, Tensor],
+    expected: tuple[Tensor, Tensor, Cache],
+    model: OffloadedDecoder,
+    resident: ResidentDecoder,
+    number: int,
+    position: Tensor,
+) -> str | None:
+    """Compares all that one step did in one layer, in the order in which it happened; names the first difference."""
+    at = position.view(1)
+    host, kept = model.host[number], resident.caches[number]
+    (after, selected), (expected_after, expected_selected, rows) = ours, expected
+    pairs = {
+        "appended latent row": (host.latent.index_select(0, at), kept.latent.index_select(0, at)),
+        "appended rotary row": (host.rope.index_select(0, at), kept.rope.index_select(0, at)),
+        "appended indexer key": (model.index_keys[number][at], resident.index_keys[number][at]),
+        "selection": (selected, expected_selected),
+        "latent rows": (model.buffer.latent, rows.latent),
+        "rotary rows": (model.buffer.rope, rows.rope),
+        "attention": (after, expected_after),
+    }
+    return next((name for name, (a, b) in pairs.items() if not same_bits(a, b)), None)
+
+
+def decode(
+    model: OffloadedDecoder, resident: ResidentDecoder, text: Tensor, context: int, steps: int, *, compiled: bool
+) -> list[float]:
     """Decodes `steps` tokens behind the context; returns the seconds of each step, without its check.
 
     Raises:
-        SystemExit: A step differs from the resident cache.
+        SystemExit: A step differs from the resident decoder's.
     """
-    layer_step, check_step = model.layer_step, resident_step
+    layer_step, check_step = model.layer_step, resident.layer_step
     if compiled:
+        # Both: to compile one of them would compare inductor's rounding with eager's.
         layer_step = torch.compile(layer_step, fullgraph=True)
         check_step = torch.compile(check_step, fullgraph=True)
     step_seconds = []
@@ -155,23 +208,18 @@ def decode(model: OffloadedDecoder, text: Tensor, context: int, steps: int, *, c
     for step in range(steps):
         position = torch.tensor(context + step, device=model.device)
         hidden = model.decoder.embed(text[context + step : context + step + 1])
+        expected_hidden = hidden.clone()
         seconds = 0.0
         for number, layer in enumerate(model.decoder.layers):
-            resident = model.resident[number]
             start = time.perf_counter()
-            after, selected, latent, rope = layer_step(
-                layer, model.host[number], model.index_keys[number], hidden, position
-            )
+            ours = layer_step(layer, model.host[number], model.index_keys[number], hidden, position)
             wait(model.device)
             seconds += time.perf_counter() - start
-            resident.latent[context + step] = latent[0]
-            resident.rope[context + step] = rope[0]
-            expected, latent_rows, rope_rows = check_step(layer, resident, hidden, position, selected)
-            rows_equal = same_bits(model.buffer.latent, latent_rows) and same_bits(model.buffer.rope, rope_rows)
-            if not (rows_equal and same_bits(after, expected)):
-                what = "attention" if rows_equal else "rows"
-                raise SystemExit(f"step {step}, layer {number}: the {what} differ from those of the resident cache")
-            hidden = after
+            expected = check_step(layer, number, expected_hidden, position)
+            difference = find_difference(ours, expected, model, resident, number, position)
+            if difference is not None:
+                raise SystemExit(f"step {step}, layer {number}: {difference} not that of the resident decoder")
+            hidden, expected_hidden = ours[0], expected[0]
         step_seconds.append(seconds)
         note_progress(step + 1, steps, time.perf_counter() - begin)
     return step_seconds
@@ -211,7 +259,7 @@ def report(model: OffloadedDecoder, args: argparse.Namespace, step_seconds: list
     index_bytes = sum(keys.nbytes for keys in model.index_keys)
     stats = None if model.pool is None else model.pool.stats()
     return {
-        "checked": f"{args.steps} steps x {layers} layers, all bit-identical to the resident cache",
+        "checked": f"{args.steps} steps x {layers} layers, all bit-identical to a resident decoder",
         "steps": args.steps,
         "layers": layers,
         "compiled": args.compile,
@@ -307,8 +355,9 @@ def main(argv: list[str] | None = None) -> int:
     with torch.no_grad():
         model = OffloadedDecoder(Decoder(args.layers, args.seed, device), len(text), args.top_k, device)
         print(f"filling the cache with {args.context} tokens in {args.layers} layers", file=sys.stderr)
-        model.prefill(text[: args.context])
-        step_seconds = decode(model, text, args.context, args.steps, compiled=args.compile)
+        resident = ResidentDecoder(args.layers, len(text), args.top_k, device)
+        model.prefill(text[: args.context], resident)
+        step_seconds = decode(model, resident, text, args.context, args.steps, compiled=args.compile)
     torch_offload.check_status(device)
     figures = report(model, args, step_seconds)
     show(figures, args)

@@ -13,6 +13,16 @@ default = torch_offload.empty(1000).fill_(2)
 view, array, capsule = tensor[5:], tensor.numpy()[3:], torch.utils.dlpack.to_dlpack(tensor)
 """
 
+# Its thread holds every tensor that it uses already, and drops none.
+COPIES = """
+rows, copied = pool.empty((1000, 64)).fill_(1), pool.empty((1000, 64))
+index, going = torch.arange(1000), threading.Event()
+def copy():
+  while True: torch_offload.sparse_copy(copied, rows, index, index); going.set()
+threading.Thread(target=copy, daemon=True).start()
+assert going.wait(60)
+"""
+
 ENDINGS = {
     "falling off the end with module globals": ("", 0),
     "pool deleted before its tensors": ("del pool; torch_offload.uninit()", 0),
@@ -58,6 +68,24 @@ ENDINGS = {
     "atexit makes the first pool": ("del pool, tensor; atexit.register(lambda: HostPool(1 << 20).empty(5))", 0),
     "a closed pool": ("pool.close(); torch_offload.uninit()", 0),
     "sys.exit(3)": ("sys.exit(3)", 3),
+    "sys.exit(3) while a daemon thread copies rows": (COPIES + "sys.exit(3)", 3),
+    "os._exit(4) while a daemon thread copies rows": (COPIES + "os._exit(4)", 4),
+    "atexit ends the pools while a daemon thread copies rows": (
+        COPIES + "atexit.register(lambda: (pool.close(), torch_offload.uninit()))",
+        0,
+    ),
+    "tensors made in atexit, after the pools were closed": (
+        "def late():\n  global last\n  pool.close(); torch_offload.uninit(); last = HostPool(4096).empty(9)\n"
+        "atexit.register(late); sys.exit(6)",
+        6,
+    ),
+    "blocks of the C interface that nobody frees": (
+        "import ctypes; lib = ctypes.CDLL(os.path.join(os.path.dirname(torch_offload.__file__), 'liboffload.so'))\n"
+        "block = ctypes.c_void_p()\n"
+        "assert lib.offload_malloc(ctypes.c_uint64(99), ctypes.c_uint64(0), ctypes.byref(block)) == 0\n"
+        "atexit.register(torch_offload.uninit); sys.exit(2)",
+        2,
+    ),
     "sys.exit in a thread's join": (
         "t = threading.Thread(target=lambda: pool.empty(9)); t.start(); t.join(); sys.exit(7)",
         7,

@@ -215,6 +215,23 @@ def test_a_denied_memory_policy_gives_one_warning_and_is_told_apart_from_a_bad_n
     assert "expected a node that is online (0), got 999" in others[-1]
 
 
+def test_where_shared_memory_is_denied_private_pools_work():
+    number = {"x86_64": 319, "aarch64": 279}.get(os.uname().machine)
+    if number is None:
+        pytest.skip("the numbers of the system calls of this machine are not listed")
+    done = run_python(
+        f"{DENY}deny([{number}], 1)\n"
+        "assert HostPool(1 << 20).empty(10).fill_(1).sum() == 10\n"
+        "try: HostPool(1 << 20, shared=True)\n"
+        "except torch.OutOfMemoryError: raise\n"
+        "except RuntimeError as error: print(error)\n"
+    )
+    if done.returncode == 77:
+        pytest.skip("this system allows no seccomp filters")
+    first, _ = lines_after(done)
+    assert first.endswith("got memfd_create: Operation not permitted (errno 1)")
+
+
 def test_without_sys_shared_memory_and_writable_directories(tmp_path):
     """As in a container with a read-only or an empty /sys, no /dev/shm and a home that cannot be written."""
     hide = (

@@ -68,6 +68,7 @@ class HostPool:
         ValueError: An argument is outside its rule, or the NUMA node does not exist.
         torch.OutOfMemoryError: The system, or the control group of this process, has not that much memory (or,
             with `"require"`, not that many huge pages).
+        RuntimeError: The system denies memory that processes can share.
 
     Example:
         >>> pool = torch_offload.HostPool(1 << 20)

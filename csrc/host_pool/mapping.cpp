@@ -194,7 +194,10 @@ void Mapping::map_pages(const MappingOptions& options, const Progress& progress,
   check_available(length, available_memory(*calls_));
   if (options.numa_node != kNoNumaNode) check_available(length, available_on_node(*calls_, options.numa_node));
   if (options.shared && !open_memfd(options.name, length, 0)) {
-    throw_out_of_memory(length, describe_errno("memfd_create", errno));
+    const int error = errno;
+    const std::string what = describe_errno("memfd_create", error);
+    if (error == ENOMEM || error == ENOSPC || error == EFBIG) throw_out_of_memory(length, what);
+    throw StateError("HostPool: expected the system to give memory that processes can share, got " + what);
   }
   reserve(length);
   map_memory(length, 0);

@@ -42,7 +42,8 @@ struct MappingOptions {
 class OFFLOAD_CORE_API Mapping {
  public:
   // Appends a text to `warnings` for every wish that was denied.
-  // @throws ValueError (length, NUMA node), OutOfMemoryError, StateError (cancelled) and what `progress` throws
+  // @throws ValueError (length, NUMA node), OutOfMemoryError, StateError (cancelled, or no shared memory allowed) and
+  // what `progress` throws
   static std::unique_ptr<Mapping> create(const MappingOptions& options, const Progress& progress,
                                          std::vector<std::string>* warnings, const SystemCalls& calls = system_calls());
 

@@ -7,8 +7,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -28,87 +26,80 @@ namespace {
 constexpr uint64_t kChunk = uint64_t{16} << 20;
 constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 
+// The creating thread works too, and reports between two chunks.
 class Prefaulter {
  public:
   Prefaulter(const PrefaultRequest& request, const Progress& progress, const SystemCalls& calls)
       : request_(request), progress_(progress), calls_(calls) {}
 
   PrefaultResult run() {
-    const uint64_t chunks = (request_.length + kChunk - 1) / kChunk;
-    const uint64_t threads = std::min<uint64_t>(std::max(request_.threads, 1), chunks);
-    if (threads <= 1 && !progress_) {
-      work();
-    } else {
-      start(threads);
-      wait();
+    {
+      const Joiner joiner{*this};
+      const uint64_t chunks = (request_.length + kChunk - 1) / kChunk;
+      start(std::min<uint64_t>(std::max(request_.threads, 1), chunks) - 1);
+      auto next_report = Clock::now() + kProgressInterval;
+      while (populate_chunk()) {
+        if (Clock::now() < next_report) continue;
+        report();
+        next_report = Clock::now() + kProgressInterval;
+      }
+      joiner.wait();
     }
+    // Not after a failure, and not again after a cancellation.
+    if (!stop_) report();
     if (cancelled_) throw StateError("HostPool: creation cancelled while its memory was being prefaulted");
     return result_;
   }
 
  private:
-  // Joins whatever happens: `progress_` may throw.
+  using Clock = std::chrono::steady_clock;
+
+  // Ends the workers whatever happens: `progress_` may throw.
   struct Joiner {
     Prefaulter& self;
-    ~Joiner() {
-      self.stop_ = true;
+    void wait() const {
       for (std::thread& worker : self.workers_) worker.join();
       self.workers_.clear();
+    }
+    ~Joiner() {
+      if (self.workers_.empty()) return;
+      self.stop_ = true;
+      wait();
     }
   };
 
   void start(uint64_t threads) {
-    for (uint64_t i = 0; i < threads; ++i) {
-      try {
+    try {
+      for (uint64_t i = 0; i < threads; ++i) {
         workers_.emplace_back([this] {
-          work();
-          const std::lock_guard<std::mutex> lock(mutex_);
-          ++finished_;
-          ended_.notify_one();
+          while (populate_chunk()) continue;
         });
-      } catch (const std::system_error&) {  // no more threads to be had
-        break;
       }
+    } catch (const std::system_error&) {  // no more threads to be had: those that there are do it
     }
-    if (workers_.empty()) work();
-  }
-
-  void wait() {
-    const Joiner joiner{*this};
-    while (true) {
-      {
-        std::unique_lock<std::mutex> lock(mutex_);
-        if (ended_.wait_until(lock, std::chrono::system_clock::now() + kProgressInterval,
-                              [this] { return finished_ == workers_.size(); })) {
-          break;
-        }
-      }
-      report();
-    }
-    report();
   }
 
   void report() {
-    // Not again after a cancellation or a failure, while the workers finish their chunks.
-    if (progress_ && !stop_ && !progress_(done_, request_.length)) {
+    if (progress_ && !progress_(done_, request_.length)) {
       cancelled_ = true;
       stop_ = true;
     }
   }
 
-  void work() noexcept {
-    while (!stop_) {
-      const uint64_t begin = next_.fetch_add(kChunk);
-      if (begin >= request_.length) return;
-      const uint64_t length = std::min(kChunk, request_.length - begin);
-      const PrefaultResult result = populate(request_.base + begin, length);
-      if (result != PrefaultResult::kDone) {
-        result_ = result;
-        stop_ = true;
-        return;
-      }
-      done_ += length;
+  // False when there is nothing more to do.
+  bool populate_chunk() noexcept {
+    if (stop_) return false;
+    const uint64_t begin = next_.fetch_add(kChunk);
+    if (begin >= request_.length) return false;
+    const uint64_t length = std::min(kChunk, request_.length - begin);
+    const PrefaultResult result = populate(request_.base + begin, length);
+    if (result != PrefaultResult::kDone) {
+      result_ = result;
+      stop_ = true;
+      return false;
     }
+    done_ += length;
+    return true;
   }
 
   PrefaultResult populate(std::byte* begin, uint64_t length) noexcept {
@@ -139,9 +130,6 @@ class Prefaulter {
   std::atomic<PrefaultResult> result_{PrefaultResult::kDone};
   bool cancelled_ = false;  // only the creating thread uses it
   std::vector<std::thread> workers_;
-  std::mutex mutex_;  // guards finished_
-  std::condition_variable ended_;
-  size_t finished_ = 0;
 };
 
 }  // namespace

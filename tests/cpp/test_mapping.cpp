@@ -201,13 +201,19 @@ TEST(no_addresses) {
   EXPECT_THROWS(OutOfMemoryError, "mmap of the addresses: Cannot allocate memory",
                 create(plain(kMiB), calls, &warnings));
   calls = faked();
+  static int denied;
   calls.memfd_create = [](const char*, unsigned) {
-    errno = ENOSYS;
+    errno = denied;
     return -1;
   };
   MappingOptions options = plain(kMiB);
   options.shared = true;
+  denied = ENOMEM;
   EXPECT_THROWS(OutOfMemoryError, "memfd_create", create(options, calls, &warnings));
+  for (const int error : {ENOSYS, EPERM, EMFILE}) {
+    denied = error;
+    EXPECT_THROWS(StateError, "memfd_create", create(options, calls, &warnings));
+  }
 }
 
 // Limits that are really set, in a child process.
