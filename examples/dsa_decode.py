@@ -72,7 +72,7 @@ class OffloadedDecoder:
                 host = self.host[number]
                 torch_offload.sparse_copy([host.latent, host.rope], [latent, rope], dst_index=positions)
                 self.index_keys[number][begin:end] = index_key
-                resident.append(number, positions, latent, rope, index_key)
+                append(resident.caches[number], resident.index_keys[number], positions, latent, rope, index_key)
                 hidden = hidden + mix(layer, hidden)
 
     def layer_step(self, layer: Layer, host: Cache, index_keys: Tensor, hidden: Tensor, position: Tensor):
@@ -119,23 +119,24 @@ class ResidentDecoder:
         self.caches = [new_cache(on_device, capacity) for _ in range(layers)]
         self.index_keys = [on_device(capacity, INDEX_KEY, dtype=CACHE_DTYPE) for _ in range(layers)]
 
-    def append(self, number: int, positions: Tensor, latent: Tensor, rope: Tensor, index_key: Tensor) -> None:
-        """Puts rows of one layer into its cache."""
-        self.caches[number].latent.index_copy_(0, positions, latent)
-        self.caches[number].rope.index_copy_(0, positions, rope)
-        self.index_keys[number].index_copy_(0, positions, index_key)
-
-    def layer_step(self, layer: Layer, number: int, hidden: Tensor, position: Tensor):
+    def layer_step(self, layer: Layer, cache: Cache, index_keys: Tensor, hidden: Tensor, position: Tensor):
         """One token through one layer.
 
         Returns:
             The next hidden state `[1, HIDDEN]`, the selected rows `[top_k]`, and what stands in them.
         """
-        self.append(number, position.view(1), *cache_rows(layer, hidden, position.view(1)))
-        selected = select(layer, hidden, self.index_keys[number], position, self.top_k)
-        cache = self.caches[number]
+        at = position.view(1)
+        append(cache, index_keys, at, *cache_rows(layer, hidden, at))
+        selected = select(layer, hidden, index_keys, position, self.top_k)
         rows = Cache(cache.latent.index_select(0, selected), cache.rope.index_select(0, selected))
         return attend(layer, hidden, position, rows.latent, rows.rope), selected, rows
+
+
+def append(cache: Cache, index_keys: Tensor, at: Tensor, latent: Tensor, rope: Tensor, index_key: Tensor) -> None:
+    """Puts the rows of the tokens `at` into a resident cache."""
+    cache.latent.index_copy_(0, at, latent)
+    cache.rope.index_copy_(0, at, rope)
+    index_keys.index_copy_(0, at, index_key)
 
 
 def new_cache(make, rows: int) -> Cache:
@@ -215,10 +216,14 @@ def decode(
             ours = layer_step(layer, model.host[number], model.index_keys[number], hidden, position)
             wait(model.device)
             seconds += time.perf_counter() - start
-            expected = check_step(layer, number, expected_hidden, position)
+            expected = check_step(
+                layer, resident.caches[number], resident.index_keys[number], expected_hidden, position
+            )
             difference = find_difference(ours, expected, model, resident, number, position)
             if difference is not None:
-                raise SystemExit(f"step {step}, layer {number}: {difference} not that of the resident decoder")
+                raise SystemExit(
+                    f"step {step}, layer {number}: expected the {difference} of the resident decoder, got others"
+                )
             hidden, expected_hidden = ours[0], expected[0]
         step_seconds.append(seconds)
         note_progress(step + 1, steps, time.perf_counter() - begin)

@@ -49,33 +49,65 @@ def test_plot(tmp_path):
     assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_one_wrong_byte_is_found(example, monkeypatch):
-    copy = torch_offload.sparse_copy
+# A wrong copy of each kind: whether it fetches or appends, the component, and what the check must say.
+WRONG_COPIES = {
+    "fetched latent": (True, 0, "step 0, layer 0: expected the latent rows of the resident decoder"),
+    "fetched rope": (True, 1, "step 0, layer 0: expected the rotary rows of the resident decoder"),
+    "appended latent": (False, 0, "step 0, layer 0: expected the appended latent row of the resident decoder"),
+    "appended rope": (False, 1, "step 0, layer 0: expected the appended rotary row of the resident decoder"),
+}
 
-    def copy_and_damage(dst, src, dst_index=None, src_index=None, **options):
-        copy(dst, src, dst_index, src_index, **options)
-        if src_index is not None:
-            dst[1][13].view(torch.uint8)[5] ^= 1
 
-    monkeypatch.setattr(torch_offload, "sparse_copy", copy_and_damage)
-    with pytest.raises(SystemExit, match="step 0, layer 0: the rows differ from those of the resident cache"):
+@pytest.mark.parametrize("which", WRONG_COPIES)
+def test_one_wrong_byte_is_found(which, example, monkeypatch):
+    fetch, component, message = WRONG_COPIES[which]
+    right = torch_offload.sparse_copy
+
+    def wrong(dst, src, dst_index=None, src_index=None, **options):
+        right(dst, src, dst_index, src_index, **options)
+        if fetch and src_index is not None:
+            dst[component][13].view(torch.uint8)[5] ^= 1
+        if not fetch and dst_index is not None and len(dst_index) == 1:
+            dst[component][int(dst_index)].view(torch.uint8)[5] ^= 1
+
+    monkeypatch.setattr(torch_offload, "sparse_copy", wrong)
+    with pytest.raises(SystemExit, match=message):
         example.main(SMALL)
 
 
-def test_wrong_attention_is_found(example, monkeypatch):
-    def attend(layer, hidden, position, latent, rope, attend=example.attend):
-        damaged = latent.clone()
-        damaged[7, 3] += 1
-        return attend(layer, hidden, position, damaged, rope)
+def test_a_fetch_left_out_in_a_later_step_is_found(example, monkeypatch):
+    right, fetches = torch_offload.sparse_copy, 0
 
+    def lazy(dst, src, dst_index=None, src_index=None, **options):
+        nonlocal fetches
+        fetches += src_index is not None
+        if src_index is None or fetches != 4:
+            right(dst, src, dst_index, src_index, **options)
+
+    monkeypatch.setattr(torch_offload, "sparse_copy", lazy)
+    with pytest.raises(SystemExit, match="step 1, layer 1: expected the latent rows of"):
+        example.main(SMALL)
+
+
+def test_wrong_arithmetic_is_found(example, monkeypatch):
     class Damaged(example.OffloadedDecoder):
         def layer_step(self, layer, host, index_keys, hidden, position):
-            out, selected, latent, rope = super().layer_step(layer, host, index_keys, hidden, position)
-            out = attend(layer, hidden, position, self.buffer.latent, self.buffer.rope)
-            return out, selected, latent, rope
+            after, selected = super().layer_step(layer, host, index_keys, hidden, position)
+            return after.nextafter(after + 1), selected
 
     monkeypatch.setattr(example, "OffloadedDecoder", Damaged)
-    with pytest.raises(SystemExit, match="step 0, layer 0: the attention differ"):
+    with pytest.raises(SystemExit, match="step 0, layer 0: expected the attention of"):
+        example.main(SMALL)
+
+
+def test_a_wrong_selection_is_found(example, monkeypatch):
+    class Damaged(example.OffloadedDecoder):
+        def layer_step(self, layer, host, index_keys, hidden, position):
+            index_keys[5] += 1000
+            return super().layer_step(layer, host, index_keys, hidden, position)
+
+    monkeypatch.setattr(example, "OffloadedDecoder", Damaged)
+    with pytest.raises(SystemExit, match="step 0, layer 0: expected the selection of"):
         example.main(SMALL)
 
 

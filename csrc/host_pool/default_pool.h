@@ -14,7 +14,7 @@
 
 namespace torch_offload {
 
-// Makes the default pool. Again with equal options: returns it. A closed one is replaced. A failure leaves nothing behind.
+// Makes the default pool. Again with equal options: returns it. A closed one is replaced. A failure leaves none behind.
 // @throws StateError when it exists with other options, and what HostPool::create throws
 OFFLOAD_CORE_API std::shared_ptr<HostPool> init_default_pool(const PoolOptions& options,
                                                              const Progress& progress = nullptr);
