@@ -37,7 +37,7 @@ ResidencyStep step_of(const std::vector<int32_t>& topk, int64_t request, int64_t
 
 void run(State& state, const ResidencyStep& step, ResidencyPlan& plan) {
   look_up(state.row(), step, 0, plan);
-  commit(state.row(), step, plan);
+  commit(state.row(), step, 0, plan);
 }
 
 void random_steps(int64_t slots, unsigned seed, int steps) {
@@ -113,7 +113,8 @@ TEST(errors_change_nothing) {
   EXPECT_THROWS(ValueError, "topk[0][1] to be negative or below 2147483647",
                 run(state, step_of({1, INT32_MAX}, 7), plan));
   const std::vector<int64_t> blocks = {3, -1};
-  ResidencyStep step = step_of({1, 20}, 7);
+  const std::vector<int32_t> topk = {1, 20};
+  ResidencyStep step = step_of(topk, 7);
   step.block_table = {blocks.data(), 1, true};
   step.blocks = 2;
   step.block_size = 16;
