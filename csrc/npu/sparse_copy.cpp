@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operators on NPU tensors: tensors to launches on the current stream. Nothing here synchronises, and no value in
+// sparse_copy on NPU tensors: tensors to launches on the current stream. Nothing here synchronises, and no value in
 // device memory is read.
-#include <ATen/core/CachingHostAllocator.h>
 #include <torch_npu/csrc/core/npu/NPUGuard.h>
 #include <torch_npu/csrc/core/npu/NPUStream.h>
 #include <torch_npu/csrc/framework/OpCommand.h>
@@ -10,8 +9,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "../op_host/sparse_copy_tiling.h"
 #include "npu/launch.h"
+#include "npu/operands.h"
 #include "npu/placement.h"
 #include "npu/platform.h"
 #include "npu/runtime.h"
@@ -46,12 +45,6 @@ c10::Device device_of(at::TensorList dst, at::TensorList src, const OptionalTens
   return *device;
 }
 
-tiling::Table table_of(const IndexView& index) {
-  if (index.is_identity()) return {};
-  const uint32_t bytes = index.is_int64 ? sizeof(int64_t) : sizeof(int32_t);
-  return {reinterpret_cast<uint64_t>(index.data), static_cast<uint64_t>(index.stride) * bytes, bytes};
-}
-
 // Components [first, first + count) of the call. Row numbers are limited by the least rows of the whole call.
 std::vector<tiling::Component> components_of(const SparseCopyParams& params, int64_t first, int64_t count) {
   std::vector<tiling::Component> components;
@@ -64,14 +57,6 @@ std::vector<tiling::Component> components_of(const SparseCopyParams& params, int
                           static_cast<uint64_t>(component.row_bytes)});
   }
   return components;
-}
-
-// torch_npu's pinned memory is handed out again once the host has dropped it, unless it knows of the stream.
-void record_host_memory(const at::Tensor& tensor, const c10_npu::NPUStream& stream) {
-  if (!tensor.is_cpu() || tensor.numel() == 0) return;
-  const c10::Storage& storage = tensor.storage();
-  at::getHostAllocator(at::kPrivateUse1)
-      ->record_event(const_cast<void*>(storage.data()), storage.data_ptr().get_context(), stream.unwrap());
 }
 
 }  // namespace
@@ -87,8 +72,8 @@ void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTenso
 
   tiling::Request request;
   request.entryCount = static_cast<uint64_t>(params.n);
-  request.srcIndex = table_of(params.src_index);
-  request.dstIndex = table_of(params.dst_index);
+  request.srcIndex = npu::table_of(params.src_index);
+  request.dstIndex = npu::table_of(params.dst_index);
   if (count) {
     request.countAddress = placement.address({"sparse_copy", "count"}, *count, false);
     request.countBytes = static_cast<uint32_t>(count->itemsize());
@@ -117,15 +102,7 @@ void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTenso
     request.statusAddress = 0;  // an entry counts once, however many launches the components take
   }
   for_each_tensor(dst, src, dst_index, src_index, count,
-                  [&](const at::Tensor& tensor) { record_host_memory(tensor, stream); });
-}
-
-void sparse_copy_ptrs_npu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
-                          const at::Tensor& count, at::Tensor& status) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false,
-                              "sparse_copy_ptrs: expected tables on the CPU (there is no NPU kernel of this "
-                              "operator yet), got tables on ",
-                              src_ptrs.device());
+                  [&](const at::Tensor& tensor) { npu::record_host_memory(tensor, stream); });
 }
 
 }  // namespace torch_offload
