@@ -64,7 +64,6 @@ NPU_SOURCES = [
     "csrc/npu/host_memory.cpp",
     "csrc/npu/kernel_binary.cpp",
     "csrc/npu/launch.cpp",
-    "csrc/npu/operands.cpp",
     "csrc/npu/placement.cpp",
     "csrc/npu/platform.cpp",
     "csrc/npu/python_bindings.cpp",

@@ -89,7 +89,11 @@ def sparse_copy_ptrs(
     Equivalent, for each `i < count`: `memcpy(dst_ptrs[i], src_ptrs[i], lengths[i])`. An entry of length zero is
     skipped; one with a negative length, or with a null address and a length, is refused and recorded. The addresses
     are trusted otherwise: they must be valid for the length while the call runs. Ranges that overlap give the result
-    of copying the entries in order.
+    of copying the entries in order on the CPU; on a device what they share is unspecified.
+
+    All tensors of a call are on one device. On an NPU the addresses are those that the NPU knows: `data_ptr()` of its
+    tensors, and for host memory the address that it is mapped to. There `count` is clamped to `[0, n]`, since the host
+    does not read it.
 
     No tensor of the same compiled graph may alias the addressed memory, since a graph cannot order raw addresses
     against tensors: `sparse_copy` is for that.
@@ -108,8 +112,9 @@ def sparse_copy_ptrs(
 
     Raises:
         TypeError: A table has the wrong dtype or is not plain.
-        ValueError: Tables differ in length or rank, `count` is outside `[0, n]`, `status` is not `[4]` or shares
-            bytes with a table, or it is missing in a compiled graph.
+        ValueError: Tables differ in length or rank, `count` is outside `[0, n]` (CPU), `status` is not `[4]` or shares
+            bytes with a table,
+            it is missing in a compiled graph, or the tensors are on several devices.
     """
     tables = (("src_ptrs", src_ptrs), ("dst_ptrs", dst_ptrs), ("lengths", lengths), ("count", count))
     for name, table in tables:

@@ -6,16 +6,14 @@
 #include <torch_npu/csrc/core/npu/NPUStream.h>
 #include <torch_npu/csrc/framework/OpCommand.h>
 
-#include <algorithm>
-#include <array>
 #include <memory>
 
 #include "npu/launch.h"
-#include "npu/operands.h"
 #include "npu/placement.h"
 #include "npu/platform.h"
 #include "npu/runtime.h"
 #include "npu/status.h"
+#include "npu/tables.h"
 #include "ops.h"
 
 namespace torch_offload {
@@ -24,6 +22,21 @@ namespace {
 namespace tiling = sparse_copy_tiling;
 
 constexpr const char* kOperator = "offload::sparse_copy_ptrs";  // in profiles and in torch_npu's messages
+
+// Host memory is not for the tables: a graph that is traced could not tell whether the device reaches it.
+class OneDevice final : public Placement {
+ public:
+  explicit OneDevice(c10::Device device) : Placement(device.type()), device_(device), npu_(device) {}
+
+  void check_device(const ArgName& arg, const at::Tensor& tensor) const override {
+    TORCH_CHECK_VALUE(tensor.device() == device_, arg, " to be on ", device_, " like status, got ", tensor.device());
+    npu_.check_device(arg, tensor);
+  }
+
+ private:
+  c10::Device device_;
+  npu::NpuPlacement npu_;
+};
 
 struct Launches {
   tiling::Launch copy;  // without cores if there is nothing to copy
@@ -34,15 +47,11 @@ struct Launches {
 
 void sparse_copy_ptrs_npu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
                           const at::Tensor& count, at::Tensor& status) {
-  const std::array<const at::Tensor*, 5> tensors{&status, &src_ptrs, &dst_ptrs, &lengths, &count};
-  const auto* on_device =
-      std::find_if(tensors.begin(), tensors.end(), [](const auto* t) { return t->device().is_privateuseone(); });
-  TORCH_INTERNAL_ASSERT(on_device != tensors.end());  // else the dispatcher would not have come here
-  const c10::Device device = (*on_device)->device();
-  const c10_npu::NPUGuard guard(device);
-  const npu::NpuPlacement placement(device);
+  const c10::Device device = status.device();
+  const OneDevice placement(device);
   check_sparse_copy_ptrs(src_ptrs, dst_ptrs, lengths, count, status, placement);
 
+  const c10_npu::NPUGuard guard(device);
   const uintptr_t status_address = placement.address({"sparse_copy_ptrs", "status"}, status, true);
   tiling::PointerRequest request;
   request.entryCount = static_cast<uint64_t>(src_ptrs.size(0));
@@ -53,8 +62,8 @@ void sparse_copy_ptrs_npu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs
   request.countBytes = static_cast<uint32_t>(count.itemsize());
 
   const npu::Runtime& runtime = npu::runtime_of(device.index());
-  const c10_npu::NPUStream stream = c10_npu::getCurrentNPUStream(device.index());
-  const aclrtStream handle = stream.stream(false);  // the task queue goes on: what it holds comes before this call
+  // Without a wait for the task queue: what it holds comes before this call.
+  const aclrtStream handle = c10_npu::getCurrentNPUStream(device.index()).stream(false);
   request.recordsAddress = npu::scratch_address(device.index(), runtime.limits.cores, handle);
   const tiling::Platform platform{npu::usable_cores(runtime.limits, handle), runtime.limits.ub_bytes};
 
@@ -71,7 +80,6 @@ void sparse_copy_ptrs_npu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs
     }
     return npu::launch_kernel(runtime.sparse_copy_ptrs_status, launches->status, handle);
   });
-  for (const at::Tensor* tensor : tensors) npu::record_host_memory(*tensor, stream);
 }
 
 }  // namespace torch_offload

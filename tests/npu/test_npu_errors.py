@@ -211,12 +211,6 @@ def test_meta_tensor(argument):
         call_wrapper(replaced(argument, of(good(), argument).to("meta")))
 
 
-def test_sparse_copy_ptrs_says_that_it_has_no_kernel():
-    table = torch.zeros(3, dtype=torch.int64, device=DEVICE)
-    with pytest.raises(NotImplementedError, match=r"expected tables on the CPU .*got tables on npu:0"):
-        torch_offload.sparse_copy_ptrs(table, table.clone(), table.clone(), table[:1].clone())
-
-
 # Faults of the runtime. With the task queue on, torch_npu reports them at the next synchronize.
 
 
