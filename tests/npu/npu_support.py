@@ -53,6 +53,26 @@ def own_process(**settings: object) -> Callable:
     return lambda body: simulator(decorate(body))
 
 
+# Graphs.
+
+
+def capture(call: Callable[[], object]) -> torch.npu.NPUGraph:
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        call()
+    return graph
+
+
+def calls_of_a_replay(graph: torch.npu.NPUGraph) -> dict[str, int]:
+    """What the simulator counts in one replay, which must neither launch nor allocate nor copy by calls of its own."""
+    torch.npu.synchronize()
+    with sim_cann.counting() as calls:
+        graph.replay()
+        torch.npu.synchronize()
+    assert not [name for name in calls if name.startswith(("aclrtLaunchKernel", "aclrtMalloc", "aclrtMem"))], calls
+    return calls
+
+
 # Memory of the host that the device can address.
 
 

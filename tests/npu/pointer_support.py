@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples of sparse_copy_ptrs on an NPU: the buffers on the device or in host memory that it can address.
 
-A sample is made on the CPU; placing it moves its buffers, and its tables then hold what the device calls the same bytes.
+A sample is made on the CPU; placing it moves its buffers, and its tables then hold what the device calls the
+same bytes.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 import test_bad_pointers
 import torch
 from cases import Builder
-from npu_support import DEVICE, own_process
+from npu_support import DEVICE, capture, own_process
 from pointer_cases import PTR_CASES, PtrSample, ranges, sample_of
 from pointer_support import PlacedPointers, check, moved
 
@@ -64,13 +64,6 @@ class Step:
         assert self.status.cpu().tolist() == self.numbers
 
 
-def capture(call):
-    graph = torch.npu.NPUGraph()
-    with torch.npu.graph(graph):
-        call()
-    return graph
-
-
 CHANGES = [
     {"seed": 1, "count": 60},
     {"seed": 2, "count": 0},
@@ -108,11 +101,7 @@ def test_a_replay_makes_no_call_of_its_own():
     step = Step()
     graph = capture(step)
     step.set(9, 30)
-    torch.npu.synchronize()
-    with support.sim_cann.counting() as calls:
-        graph.replay()
-        torch.npu.synchronize()
-    assert not [name for name in calls if name.startswith(("aclrtLaunchKernel", "aclrtMalloc", "aclrtMem"))], calls
+    calls = support.calls_of_a_replay(graph)
     assert calls["kernel.sparse_copy_ptrs.runs"] == calls["kernel.sparse_copy_ptrs_status.runs"] == 1
     step.check()
 
