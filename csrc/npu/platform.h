@@ -6,14 +6,17 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <string>
 
 #include "npu/acl_api.h"
 
 namespace torch_offload::npu {
 
 struct DeviceLimits {
-  uint32_t cores;     // AI vector cores of the device
-  uint64_t ub_bytes;  // unified buffer of each
+  uint32_t cores;      // AI vector cores of the device
+  uint64_t ub_bytes;   // unified buffer of each
+  std::string soc;     // name of the chip
+  std::string target;  // what device code for it is compiled for, like "dav-2201"
 };
 
 // Of the current device, which must be `device`. RuntimeError for chips without the kernel's instructions.

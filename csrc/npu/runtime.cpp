@@ -30,7 +30,7 @@ const Runtime& runtime_of(c10::DeviceIndex device) {
   check_launch_calls();
   const RelaxedCapture relaxed;
   const DeviceLimits limits = device_limits(device);
-  const aclrtBinHandle kernels = load_kernels();
+  const aclrtBinHandle kernels = load_kernels(limits);
   const auto* made =
       new Runtime{limits, kernel_function(kernels, "sparse_copy"),  // never freed
                   kernel_function(kernels, "sparse_copy_ptrs"), kernel_function(kernels, "sparse_copy_ptrs_status")};

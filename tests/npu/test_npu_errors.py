@@ -313,17 +313,14 @@ def refuses_cores(value):
 
 @own_process(TORCH_OFFLOAD_NPU_KERNEL="/nowhere/kernels.o")
 def test_no_kernel_file():
-    with pytest.raises(RuntimeError, match=r"device kernels in /nowhere/kernels.o, got no such file; reinstall"):
-        one_copy()
-
-
-@own_process(TORCH_OFFLOAD_NPU_KERNEL=None)
-def test_no_kernel_file_in_the_package():
-    with pytest.raises(RuntimeError, match=r"torch_offload/npu/kernels.o, got no such file; reinstall torch_offload"):
+    text = r"device kernels in /nowhere/kernels.o, got no such file; run 'python -m torch_offload.build_kernel'"
+    with pytest.raises(RuntimeError, match=text):
         one_copy()
 
 
 @own_process(TORCH_OFFLOAD_NPU_KERNEL=__file__)
 def test_a_kernel_file_that_does_not_load():
-    with pytest.raises(RuntimeError, match=r"aclrtBinaryLoadFromFile: expected .*test_npu_errors.py to load, got code"):
+    with pytest.raises(
+        RuntimeError, match=r"aclrtBinaryLoadFromFile: expected .*test_npu_errors.py to load on Ascend910B2 .*got code"
+    ):
         one_copy()
