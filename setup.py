@@ -44,6 +44,9 @@ CORE_SOURCES = [
     "csrc/c_api/sparse_copy.cpp",
 ]
 
+# For programs without Python; goes into `torch_offload/include`.
+C_HEADER = "csrc/c_api/offload.h"
+
 # The torch layer: operator registration, the argument contract, the CPU kernels, the Python bindings.
 TORCH_SOURCES = [
     "csrc/op_registration.cpp",
@@ -173,7 +176,7 @@ class BuildPython(build_py):
 
 
 class Build(BuildExtension):
-    """Builds `liboffload.so` under its plain name and lets `_C` link to it; compiles device code where CANN is."""
+    """Builds `liboffload.so` under its plain name with its C header, lets `_C` link to it; device code where CANN is."""
 
     def run(self):
         super().run()
@@ -191,6 +194,10 @@ class Build(BuildExtension):
         if ext is not CORE:
             ext.library_dirs.append(str(Path(self.get_ext_fullpath(CORE.name)).parent))
         super().build_extension(ext)
+        if ext is CORE:
+            include = Path(self.get_ext_fullpath(CORE.name)).parent / "include"
+            self.mkpath(str(include))
+            self.copy_file(str(ROOT / C_HEADER), str(include))
 
 
 if sys.platform != "linux":

@@ -140,6 +140,16 @@ class HostPool:
         check_cpu("HostPool.empty", device)
         return self._pool.empty(shape_of(size), plain_dtype(dtype))
 
+    @property
+    def name(self) -> str:
+        """The pool's name, as in messages."""
+        return str(self._pool.name())
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that can be handed out."""
+        return int(self._pool.capacity())
+
     def stats(self) -> PoolStats:
         """Returns one consistent snapshot of the pool."""
         return PoolStats(**self._pool.stats())
