@@ -22,10 +22,11 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-// "sparse_copy" of "offload::sparse_copy".
-std::string unqualified_name(const c10::OperatorHandle& op) {
-  const std::string& name = op.operator_name().name;
-  return name.substr(name.rfind(':') + 1);
+// What the user has called: "sparse_copy" of "offload::sparse_copy", and of "offload::_sparse_copy_3" or "..._cores".
+std::string public_name(const c10::OperatorHandle& op) {
+  const std::string& qualified = op.operator_name().name;
+  const std::string name = qualified.substr(qualified.rfind(':') + 1);
+  return name.front() == '_' ? name.substr(1, name.rfind('_') - 1) : name;
 }
 
 }  // namespace
@@ -36,7 +37,7 @@ void refuse_grad(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   if (c10::GradMode::is_enabled()) {
     for (size_t i = 0; i < count; ++i) {
       visit_tensors(torch::jit::peek(*stack, i, count), [&](const at::Tensor& tensor) {
-        TORCH_CHECK_NOT_IMPLEMENTED(!tensor.requires_grad(), unqualified_name(op), ": expected ",
+        TORCH_CHECK_NOT_IMPLEMENTED(!tensor.requires_grad(), public_name(op), ": expected ",
                                     schema.arguments()[i].name(),
                                     " not to require grad (the operator has no derivative), got a tensor that does; "
                                     "call it under torch.no_grad() or on detached tensors");

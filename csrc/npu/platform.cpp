@@ -71,9 +71,10 @@ DeviceLimits device_limits(c10::DeviceIndex device) {
   return {static_cast<uint32_t>(vector_cores(device)), ub_bytes(device, family.ub_bytes), soc, family.target};
 }
 
-uint32_t usable_cores(const DeviceLimits& limits, aclrtStream stream) {
+uint32_t usable_cores(const DeviceLimits& limits, aclrtStream stream, std::optional<int64_t> wanted) {
   static const uint32_t limit = core_limit();
   uint32_t cores = std::min(limits.cores, limit);
+  if (wanted) cores = static_cast<uint32_t>(std::min<int64_t>(cores, *wanted));
   if (c10_npu::is_core_control_enabled()) {
     uint32_t of_stream = 0;
     const auto get_limit = OFFLOAD_ACL_OPTIONAL(aclrtGetStreamResLimit);

@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "npu/acl_api.h"
@@ -22,8 +23,9 @@ struct DeviceLimits {
 // Of the current device, which must be `device`. RuntimeError for chips without the kernel's instructions.
 DeviceLimits device_limits(c10::DeviceIndex device);
 
-// Cores that a launch on this stream may use: those of the device, less where the environment variable
-// TORCH_OFFLOAD_NPU_CORES (read once a process) or the stream's own limit (torch.npu.set_stream_limit) says so.
-uint32_t usable_cores(const DeviceLimits& limits, aclrtStream stream);
+// Cores that a launch on this stream may use: those of the device, less where the call (`wanted`, from 1), the
+// environment variable TORCH_OFFLOAD_NPU_CORES (read once a process) or the stream's own limit
+// (torch.npu.set_stream_limit) says so.
+uint32_t usable_cores(const DeviceLimits& limits, aclrtStream stream, std::optional<int64_t> wanted);
 
 }  // namespace torch_offload::npu

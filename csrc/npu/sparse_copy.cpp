@@ -71,7 +71,8 @@ void record_host_memory(const at::Tensor& tensor, const c10_npu::NPUStream& stre
 }  // namespace
 
 void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                     const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits) {
+                     const OptionalTensor& src_index, const OptionalTensor& count, const CallLimits& limits) {
+  check_cores("sparse_copy", limits.cores);
   const c10::Device device = device_of(dst, src, dst_index, src_index, count);
   const c10_npu::NPUGuard guard(device);
   const npu::NpuPlacement placement(device);
@@ -93,7 +94,7 @@ void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTenso
   const c10_npu::NPUStream stream = c10_npu::getCurrentNPUStream(device.index());
   const aclrtStream handle = stream.stream(false);  // the task queue goes on: what it holds comes before this call
   request.statusAddress = npu::status_address(device.index(), runtime.limits.cores, handle);
-  const tiling::Platform platform{npu::usable_cores(runtime.limits, handle), runtime.limits.ub_bytes};
+  const tiling::Platform platform{npu::usable_cores(runtime.limits, handle, limits.cores), runtime.limits.ub_bytes};
 
   // Destinations that share bytes are written one after another, so that the last component wins.
   const int64_t per_launch = one_by_one ? 1 : SPARSE_COPY_MAX_COMPONENTS;

@@ -46,7 +46,8 @@ struct Launches {
 }  // namespace
 
 void sparse_copy_ptrs_npu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
-                          const at::Tensor& count, at::Tensor& status) {
+                          const at::Tensor& count, at::Tensor& status, std::optional<int64_t> cores) {
+  check_cores("sparse_copy_ptrs", cores);
   const c10::Device device = status.device();
   const OneDevice placement(device);
   check_sparse_copy_ptrs(src_ptrs, dst_ptrs, lengths, count, status, placement);
@@ -65,7 +66,7 @@ void sparse_copy_ptrs_npu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs
   // Without a wait for the task queue: what it holds comes before this call.
   const aclrtStream handle = c10_npu::getCurrentNPUStream(device.index()).stream(false);
   request.recordsAddress = npu::scratch_address(device.index(), runtime.limits.cores, handle);
-  const tiling::Platform platform{npu::usable_cores(runtime.limits, handle), runtime.limits.ub_bytes};
+  const tiling::Platform platform{npu::usable_cores(runtime.limits, handle, cores), runtime.limits.ub_bytes};
 
   auto launches = std::make_shared<Launches>();
   const tiling::Result result = tiling::TilePointers(request, platform, launches->copy);

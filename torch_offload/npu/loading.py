@@ -90,7 +90,8 @@ def _refuse(message: str) -> None:
         raise RuntimeError(message)
 
     library = torch.library.Library("offload", "IMPL")
-    for name in ("sparse_copy", "sparse_copy_ptrs", *(f"_sparse_copy_{arity}" for arity in range(1, 5))):
+    listed = ("sparse_copy", "sparse_copy_ptrs", "_sparse_copy_cores", "_sparse_copy_ptrs_cores")
+    for name in (*listed, *(f"_sparse_copy_{arity}" for arity in range(1, 5))):
         library.impl(name, kernel, "PrivateUse1")
     _refusals.append(library)
 
