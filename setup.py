@@ -29,6 +29,7 @@ DEBUG = os.environ.get("DEBUG", "0") == "1"
 CORE_SOURCES = [
     "csrc/cpu/copy_ranges.cpp",
     "csrc/cpu/copy_rows.cpp",
+    "csrc/cpu/resident_set.cpp",
     "csrc/cpu/row_loops.cpp",
     "csrc/host_pool/block_allocator.cpp",
     "csrc/host_pool/default_pool.cpp",
@@ -50,11 +51,13 @@ C_HEADER = "csrc/c_api/offload.h"
 # The torch layer: operator registration, the argument contract, the CPU kernels, the Python bindings.
 TORCH_SOURCES = [
     "csrc/op_registration.cpp",
+    "csrc/residency_args.cpp",
     "csrc/sparse_copy_args.cpp",
     "csrc/tensor_checks.cpp",
     "csrc/overlap.cpp",
     "csrc/autograd.cpp",
     "csrc/meta.cpp",
+    "csrc/cpu/plan_residency.cpp",
     "csrc/cpu/sparse_copy.cpp",
     "csrc/python_bindings.cpp",
     "csrc/pool_bindings.cpp",
@@ -176,7 +179,7 @@ class BuildPython(build_py):
 
 
 class Build(BuildExtension):
-    """Builds `liboffload.so` under its plain name with its C header, lets `_C` link to it; device code where CANN is."""
+    """`liboffload.so` under its plain name with its C header, `_C` linked to it, device code where CANN is."""
 
     def run(self):
         super().run()

@@ -151,7 +151,10 @@ class HostPool:
         return int(self._pool.capacity())
 
     def stats(self) -> PoolStats:
-        """Returns one consistent snapshot of the pool."""
+        """Returns one consistent snapshot of the pool.
+
+        `page_size` and `huge_bytes` of transparent huge pages are measured at most once a second.
+        """
         return PoolStats(**self._pool.stats())
 
     def blocks(self) -> list[PoolBlock]:
