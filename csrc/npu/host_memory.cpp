@@ -44,6 +44,16 @@ void* ask_runtime(decltype(&aclrtHostGetDevicePointer) get_pointer, uintptr_t ad
   return code == ACL_SUCCESS ? device_address : nullptr;
 }
 
+// Whoever has registered the memory may have done so for another device: the runtime answers all the same.
+bool is_of_another_device(c10::DeviceIndex device, uintptr_t device_address) {
+  const auto get_attributes = OFFLOAD_ACL_OPTIONAL(aclrtPointerGetAttributes);
+  aclrtPtrAttributes attributes{};
+  return get_attributes != nullptr &&
+         get_attributes(reinterpret_cast<const void*>(device_address), &attributes) == ACL_SUCCESS &&
+         attributes.location.type == ACL_MEM_LOCATION_TYPE_DEVICE &&
+         attributes.location.id != static_cast<uint32_t>(device);
+}
+
 struct Failure {
   const char* call;
   aclError code = ACL_SUCCESS;
@@ -157,15 +167,15 @@ uintptr_t find_device_address(c10::DeviceIndex device, uintptr_t address, uint64
     auto after = registry().ranges.upper_bound(address);
     if (after != registry().ranges.begin()) {
       const auto& [begin, range] = *--after;
-      if (range.device == device && address + bytes <= begin + range.bytes) {
-        return range.device_address + (address - begin);
-      }
+      const bool is_inside = address < begin + range.bytes;
+      if (is_inside && range.device != device) return 0;
+      if (is_inside && address + bytes <= begin + range.bytes) return range.device_address + (address - begin);
     }
   }
   const auto get_pointer = OFFLOAD_ACL_OPTIONAL(aclrtHostGetDevicePointer);
   if (get_pointer == nullptr) return 0;
   const auto first = reinterpret_cast<uintptr_t>(ask_runtime(get_pointer, address));
-  if (first == 0) return 0;
+  if (first == 0 || is_of_another_device(device, first)) return 0;
   const auto last = reinterpret_cast<uintptr_t>(ask_runtime(get_pointer, address + bytes - 1));
   return last == first + bytes - 1 ? first : 0;
 }

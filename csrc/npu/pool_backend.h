@@ -9,6 +9,9 @@ namespace torch_offload::npu {
 // other threads use torch_npu's pinned memory.
 void serve_pools();
 
+// For tests: whether blocks wait for the streams that may use them.
+void watch_streams(bool on);
+
 // At the end of the process, while the runtime is still up: waits for the devices, then unregisters what is left.
 void let_go_of_pools();
 

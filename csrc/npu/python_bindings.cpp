@@ -53,6 +53,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("register_host_memory", &register_host, unlocked);
   m.def("unregister_host_memory", &unregister_host_memory, unlocked);
   m.def("serve_pools", &serve_pools);
+  m.def("watch_streams", &watch_streams);
   m.def("let_go_of_pools", &let_go_of_pools, unlocked);
   m.def("host_view", &host_view);
   m.def("device_view", &device_view);
