@@ -170,7 +170,8 @@ class DeviceAccess:
         if self._pool.stats()["attached"]:
             raise RuntimeError("HostPool.use: only the process that owns a shared pool allocates from it")
         npu = _npu()
-        mem_pool = npu.MemPool(_allocator().allocator())
+        with npu.device(index):  # a MemPool belongs to the device that is current when it is made
+            mem_pool = npu.MemPool(_allocator().allocator())
         with npu.use_mem_pool(mem_pool, index):
             _C.push_current_pool(self._pool)
             try:

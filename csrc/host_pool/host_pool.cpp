@@ -76,11 +76,8 @@ HostPool::~HostPool() {
     unregister_pool(*this);
     idle = wait_for_deferred();
   }
-  if (!idle) {
-    (void)mapping_.release();  // memory that a stream may still use is given up, with its registration
-  } else if (backend_ != nullptr) {
-    backend_->unmap(device(), base());
-  }
+  // Memory that a stream may still use is given up, with its registration.
+  if (!idle || (backend_ != nullptr && !backend_->unmap(device(), base()))) (void)mapping_.release();
 }
 
 PoolBlock HostPool::allocate(uint64_t size, uint64_t alignment) {

@@ -58,12 +58,23 @@ struct Failure {
   const char* call;
   aclError code = ACL_SUCCESS;
   std::string message;
+  bool may_be_the_size = false;
 };
 
 Failure failed(const char* call, aclError code) { return {call, code, recent_acl_message()}; }
 
+// What runtimes answer when a registration is larger than they can take. All else about it is right.
+Failure not_registered(const char* call, aclError code) {
+  Failure failure = failed(call, code);
+  failure.may_be_the_size = code == ACL_ERROR_RT_PARAM_INVALID || code == ACL_ERROR_RT_MEMORY_ALLOCATION;
+  return failure;
+}
+
+// Tried twice: a registration that stays costs the memory under it.
 aclError unregister(uintptr_t address) {
-  return OFFLOAD_ACL_REQUIRED(aclrtHostUnregister)(reinterpret_cast<void*>(address));
+  const auto call = OFFLOAD_ACL_REQUIRED(aclrtHostUnregister);
+  const aclError code = call(reinterpret_cast<void*>(address));
+  return code == ACL_SUCCESS ? code : call(reinterpret_cast<void*>(address));
 }
 
 // One registration, with the calls of CANN 8.5 or those before it.
@@ -75,10 +86,10 @@ Failure map_chunk(uintptr_t address, uint64_t bytes, uintptr_t* device_address) 
   if (register_v2 == nullptr || get_pointer == nullptr) {
     const auto register_v1 = OFFLOAD_ACL_REQUIRED(aclrtHostRegister);
     const aclError code = register_v1(host, bytes, ACL_HOST_REGISTER_MAPPED, &found);
-    if (code != ACL_SUCCESS) return failed("aclrtHostRegister", code);
+    if (code != ACL_SUCCESS) return not_registered("aclrtHostRegister", code);
   } else {
     const aclError code = register_v2(host, bytes, ACL_HOST_REG_MAPPED);
-    if (code != ACL_SUCCESS) return failed("aclrtHostRegisterV2", code);
+    if (code != ACL_SUCCESS) return not_registered("aclrtHostRegisterV2", code);
     if (const aclError query = get_pointer(host, &found, 0)) {
       const Failure failure = failed("aclrtHostGetDevicePointer", query);
       unregister(address);
@@ -87,11 +98,6 @@ Failure map_chunk(uintptr_t address, uint64_t bytes, uintptr_t* device_address) 
   }
   *device_address = reinterpret_cast<uintptr_t>(found);
   return {};
-}
-
-// What runtimes answer when a registration is larger than they can take. All else about it is right.
-bool may_be_too_large(aclError code) {
-  return code == ACL_ERROR_RT_PARAM_INVALID || code == ACL_ERROR_RT_MEMORY_ALLOCATION;
 }
 
 }  // namespace
@@ -109,7 +115,7 @@ std::vector<MappedRange> register_host_memory(c10::DeviceIndex device, uintptr_t
       offset += size;
       continue;
     }
-    if (offset == 0 && may_be_too_large(failure.code) && chunk > smallest_chunk) {
+    if (offset == 0 && failure.may_be_the_size && chunk > smallest_chunk) {
       chunk = std::max(std::bit_ceil(chunk) / 2, smallest_chunk);
       continue;
     }

@@ -55,8 +55,8 @@ class NpuBackend final : public DeviceBackend {
     return pieces;
   }
 
-  void unmap(int32_t device, std::byte* base) noexcept override {
-    if (!runtime_is_up()) return;
+  bool unmap(int32_t device, std::byte* base) noexcept override {
+    if (!runtime_is_up()) return true;
     try {
       const c10_npu::NPUGuard guard(static_cast<c10::DeviceIndex>(device));
       const RelaxedCapture relaxed;
@@ -65,8 +65,10 @@ class NpuBackend final : public DeviceBackend {
       const auto mine = [begin](const Registered& one) { return one.address == begin; };
       if (std::any_of(all.begin(), all.end(), mine)) unregister_host_memory(begin);
     } catch (const std::exception& error) {
-      TORCH_WARN("torch_offload: at the end of a HostPool: ", first_line(error));
+      TORCH_WARN("torch_offload: the memory of a HostPool stays: ", first_line(error));
+      return false;
     }
+    return true;
   }
 
   std::vector<StreamUse> current_streams(int32_t device) noexcept override {

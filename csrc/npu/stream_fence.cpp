@@ -45,7 +45,8 @@ class StreamFence::Event {
 
   ~Event() {
     if (!runtime_is_up()) return;
-    const aclError code = aclrtDestroyEvent(handle_);
+    aclError code = aclrtDestroyEvent(handle_);
+    if (code != ACL_SUCCESS) code = aclrtDestroyEvent(handle_);
     if (code != ACL_SUCCESS) {
       TORCH_WARN("torch_offload: aclrtDestroyEvent: expected success, got code ", code, ": ", recent_acl_message());
     }

@@ -43,7 +43,10 @@ class FakeBackend final : public DeviceBackend {
     return pieces;
   }
 
-  void unmap(int32_t, std::byte*) noexcept override { --live; }
+  bool unmap(int32_t, std::byte*) noexcept override {
+    --live;
+    return true;
+  }
 
   std::vector<StreamUse> current_streams(int32_t) noexcept override { return current; }
 

@@ -123,7 +123,7 @@ def test_a_pool_of_another_process_is_registered_here():
 
 @own_process(SIM_DEVICES=2)
 def test_one_pool_for_each_of_two_devices():
-    pools = [torch_offload.HostPool(MIB, device=f"npu:{i}") for i in range(2)]
+    pools = [torch_offload.HostPool(8 * MIB, device=f"npu:{i}") for i in range(2)]
     assert torch.npu.current_device() == 0
     for i, pool in enumerate(pools):
         rows = torch.zeros(20, 64, dtype=torch.int64, device=f"npu:{i}")
