@@ -12,7 +12,7 @@ SOURCES := setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* op_host/* op_k
 PYTHON_DIRS := torch_offload tests benchmarks examples setup.py
 CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' 'benchmarks/*.cpp')
 
-.PHONY: demo demo-npu test test-python test-cpp test-all test-simulator test-npu test-npu-hardware build build-npu simulator \
+.PHONY: demo demo-npu test test-python test-cpp test-simulator test-npu test-npu-hardware build build-npu simulator \
     lint format sanitize sanitize-simulator bench clean
 
 demo: build  ## decode over a real text with the cache in a host pool
@@ -22,11 +22,9 @@ demo-npu: build-npu simulator  ## the same with the cache of a simulated NPU
 	$(ON_SIMULATOR) $(NPU_BIN)/python examples/dsa_decode.py --device npu --context 4096 --steps 16
 
 # Threads of a test wait asleep: on a shared machine spinning ones keep the one that they wait for from running.
-test test-python test-npu: export OMP_WAIT_POLICY ?= passive
+test-python test-npu: export OMP_WAIT_POLICY ?= passive
 
-test: test-cpp test-python  ## everything that needs no torch_npu
-
-test-all: test test-simulator test-npu  ## and the NPU part on the simulated runtime
+test: test-cpp test-python test-simulator test-npu  ## everything: the core, the CPU, the NPU part on a simulated runtime
 
 test-python: build
 	$(BIN)/python -m pytest -q --ignore=tests/npu

@@ -26,6 +26,7 @@ DEBUG = os.environ.get("DEBUG", "0") == "1"
 CORE_SOURCES = [
     "csrc/cpu/copy_ranges.cpp",
     "csrc/cpu/copy_rows.cpp",
+    "csrc/cpu/resident_set.cpp",
     "csrc/cpu/row_loops.cpp",
     "csrc/host_pool/block_allocator.cpp",
     "csrc/host_pool/current_pool.cpp",
@@ -43,14 +44,19 @@ CORE_SOURCES = [
     "csrc/c_api/sparse_copy.cpp",
 ]
 
+# For programs without Python; goes into `torch_offload/include`.
+C_HEADER = "csrc/c_api/offload.h"
+
 # The torch layer: operator registration, the argument contract, the CPU kernels, the Python bindings.
 TORCH_SOURCES = [
     "csrc/op_registration.cpp",
+    "csrc/residency_args.cpp",
     "csrc/sparse_copy_args.cpp",
     "csrc/tensor_checks.cpp",
     "csrc/overlap.cpp",
     "csrc/autograd.cpp",
     "csrc/meta.cpp",
+    "csrc/cpu/plan_residency.cpp",
     "csrc/cpu/sparse_copy.cpp",
     "csrc/python_bindings.cpp",
     "csrc/pool_bindings.cpp",
@@ -136,7 +142,7 @@ def npu_extensions():
 
 
 class Build(BuildExtension):
-    """Builds `liboffload.so` under its plain name and lets `_C` link to it."""
+    """Builds `liboffload.so` under its plain name, lets `_C` link to it, puts the C header by it."""
 
     def get_ext_filename(self, fullname):
         filename = super().get_ext_filename(fullname)
@@ -148,6 +154,10 @@ class Build(BuildExtension):
         if ext is not CORE:
             ext.library_dirs.append(str(Path(self.get_ext_fullpath(CORE.name)).parent))
         super().build_extension(ext)
+        if ext is CORE:
+            include = Path(self.get_ext_fullpath(CORE.name)).parent / "include"
+            self.mkpath(str(include))
+            self.copy_file(str(ROOT / C_HEADER), str(include))
 
 
 if sys.platform != "linux":

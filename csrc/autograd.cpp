@@ -5,6 +5,7 @@
 // operators: the schema says which arguments are written.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 
@@ -33,10 +34,15 @@ std::string unqualified_name(const c10::OperatorHandle& op) {
 void refuse_grad(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
-  if (c10::GradMode::is_enabled()) {
+  const bool backward = c10::GradMode::is_enabled();
+  const bool forward = c10::AutogradState::get_tls_state().get_fw_grad_mode();
+  if (backward || forward) {
     for (size_t i = 0; i < count; ++i) {
       visit_tensors(torch::jit::peek(*stack, i, count), [&](const at::Tensor& tensor) {
-        TORCH_CHECK_NOT_IMPLEMENTED(!tensor.requires_grad(), unqualified_name(op), ": expected ",
+        const bool has_tangent = forward && tensor.defined() && tensor._fw_grad(/*level=*/0).defined();
+        TORCH_CHECK_NOT_IMPLEMENTED(!has_tangent, unqualified_name(op), ": expected ", schema.arguments()[i].name(),
+                                    " to be no dual tensor (the operator has no derivative), got one with a tangent");
+        TORCH_CHECK_NOT_IMPLEMENTED(!(backward && tensor.requires_grad()), unqualified_name(op), ": expected ",
                                     schema.arguments()[i].name(),
                                     " not to require grad (the operator has no derivative), got a tensor that does; "
                                     "call it under torch.no_grad() or on detached tensors");

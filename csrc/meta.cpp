@@ -13,4 +13,8 @@ void sparse_copy_ptrs_meta(const at::Tensor& src_ptrs, const at::Tensor& dst_ptr
   check_sparse_copy_ptrs(src_ptrs, dst_ptrs, lengths, count, status, Placement(c10::DeviceType::Meta));
 }
 
+void plan_residency_meta(const ResidencyTensors& tensors) {
+  check_plan_residency(tensors, Placement(c10::DeviceType::Meta));
+}
+
 }  // namespace torch_offload

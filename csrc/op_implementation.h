@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "residency_args.h"
 #include "sparse_copy_args.h"
 
 namespace torch_offload {
@@ -46,10 +47,21 @@ void call_list(at::TensorList dst, at::TensorList src, const OptionalTensor& dst
   kSparseCopy(dst, src, dst_index, src_index, count, {});
 }
 
-template <auto kSparseCopy, auto kSparseCopyPtrs>
+// plan_residency: its many tensors travel under their names.
+template <auto kPlanResidency>
+void call_plan_residency(const at::Tensor& topk, const at::Tensor& request_ids, at::Tensor& owners,
+                         at::Tensor& slot_tokens, at::Tensor& lru, at::Tensor& buckets, at::Tensor& slots,
+                         at::Tensor& src_index, at::Tensor& dst_index, at::Tensor& count, at::Tensor& totals,
+                         const OptionalTensor& stable_prefix, const OptionalTensor& block_table, int64_t block_size) {
+  kPlanResidency({topk, request_ids, owners, slot_tokens, lru, buckets, slots, src_index, dst_index, count, totals,
+                  stable_prefix, block_table, block_size});
+}
+
+template <auto kSparseCopy, auto kSparseCopyPtrs, auto kPlanResidency>
 void implement(torch::Library& m) {
   m.impl("sparse_copy", &call_list<kSparseCopy>);
   m.impl("sparse_copy_ptrs", kSparseCopyPtrs);
+  m.impl("plan_residency", &call_plan_residency<kPlanResidency>);
   implement_fixed_arities<kSparseCopy>(m, std::make_index_sequence<kMaxFixedArity>());
 }
 

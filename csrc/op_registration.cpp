@@ -25,9 +25,15 @@ template <typename RegisterOne>
 void for_each_op(const RegisterOne& register_one) {
   register_one("sparse_copy");
   register_one("sparse_copy_ptrs");
+  register_one("plan_residency");
   for (size_t arity = 1; arity <= kMaxFixedArity; ++arity) {
     register_one(("_sparse_copy_" + std::to_string(arity)).c_str());
   }
+}
+
+void implement_cpu(torch::Library& m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu, &plan_residency_cpu>(m); }
+void implement_meta(torch::Library& m) {
+  implement<&sparse_copy_meta, &sparse_copy_ptrs_meta, &plan_residency_meta>(m);
 }
 
 TORCH_LIBRARY(offload, m) {
@@ -40,22 +46,27 @@ TORCH_LIBRARY(offload, m) {
       "sparse_copy_ptrs(Tensor src_ptrs, Tensor dst_ptrs, Tensor lengths, Tensor count, Tensor(a!) status) "
       "-> ()",
       tags);
+  m.def(
+      "plan_residency(Tensor topk, Tensor request_ids, Tensor(a!) owners, Tensor(b!) slot_tokens, Tensor(c!) lru, "
+      "Tensor(d!) buckets, Tensor(e!) slots, Tensor(f!) src_index, Tensor(g!) dst_index, Tensor(h!) count, "
+      "Tensor(i!) totals, Tensor? stable_prefix=None, Tensor? block_table=None, int block_size=1) -> ()",
+      tags);
   for (size_t arity = 1; arity <= kMaxFixedArity; ++arity) m.def(fixed_arity_schema(arity).c_str(), tags);
 }
 
-TORCH_LIBRARY_IMPL(offload, CPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
-TORCH_LIBRARY_IMPL(offload, Meta, m) { implement<&sparse_copy_meta, &sparse_copy_ptrs_meta>(m); }
+TORCH_LIBRARY_IMPL(offload, CPU, m) { implement_cpu(m); }
+TORCH_LIBRARY_IMPL(offload, Meta, m) { implement_meta(m); }
 
 // Kinds of tensors that the argument contract refuses reach it through these keys.
-TORCH_LIBRARY_IMPL(offload, SparseCPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
-TORCH_LIBRARY_IMPL(offload, SparseCsrCPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
-TORCH_LIBRARY_IMPL(offload, QuantizedCPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
-TORCH_LIBRARY_IMPL(offload, NestedTensorCPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
-TORCH_LIBRARY_IMPL(offload, MkldnnCPU, m) { implement<&sparse_copy_cpu, &sparse_copy_ptrs_cpu>(m); }
-TORCH_LIBRARY_IMPL(offload, SparseMeta, m) { implement<&sparse_copy_meta, &sparse_copy_ptrs_meta>(m); }
-TORCH_LIBRARY_IMPL(offload, SparseCsrMeta, m) { implement<&sparse_copy_meta, &sparse_copy_ptrs_meta>(m); }
-TORCH_LIBRARY_IMPL(offload, QuantizedMeta, m) { implement<&sparse_copy_meta, &sparse_copy_ptrs_meta>(m); }
-TORCH_LIBRARY_IMPL(offload, NestedTensorMeta, m) { implement<&sparse_copy_meta, &sparse_copy_ptrs_meta>(m); }
+TORCH_LIBRARY_IMPL(offload, SparseCPU, m) { implement_cpu(m); }
+TORCH_LIBRARY_IMPL(offload, SparseCsrCPU, m) { implement_cpu(m); }
+TORCH_LIBRARY_IMPL(offload, QuantizedCPU, m) { implement_cpu(m); }
+TORCH_LIBRARY_IMPL(offload, NestedTensorCPU, m) { implement_cpu(m); }
+TORCH_LIBRARY_IMPL(offload, MkldnnCPU, m) { implement_cpu(m); }
+TORCH_LIBRARY_IMPL(offload, SparseMeta, m) { implement_meta(m); }
+TORCH_LIBRARY_IMPL(offload, SparseCsrMeta, m) { implement_meta(m); }
+TORCH_LIBRARY_IMPL(offload, QuantizedMeta, m) { implement_meta(m); }
+TORCH_LIBRARY_IMPL(offload, NestedTensorMeta, m) { implement_meta(m); }
 
 // Lazy conjugation and negation must reach the check too: torch's fallback would write into a resolved copy.
 TORCH_LIBRARY_IMPL(offload, Conjugate, m) {

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/boxing/KernelFunction.h>
 
+#include "residency_args.h"
 #include "sparse_copy_args.h"
 
 namespace torch_offload {
@@ -16,11 +17,15 @@ void sparse_copy_cpu(at::TensorList dst, at::TensorList src, const OptionalTenso
 void sparse_copy_ptrs_cpu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
                           const at::Tensor& count, at::Tensor& status);
 
+// Changes the state of nobody before the requests of all have been checked.
+void plan_residency_cpu(const ResidencyTensors& tensors);
+
 // csrc/meta.cpp: the same checks, as far as they need no data.
 void sparse_copy_meta(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
                       const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits);
 void sparse_copy_ptrs_meta(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
                            const at::Tensor& count, at::Tensor& status);
+void plan_residency_meta(const ResidencyTensors& tensors);
 
 // csrc/npu (the module _C_npu): launches on the current stream of the destinations' device; defined in _C_npu alone.
 void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,

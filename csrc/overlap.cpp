@@ -5,6 +5,21 @@
 #include <functional>
 
 namespace torch_offload {
+namespace {
+
+// Elements from the first to the last of what one index of dimension 0 shows; none where that is symbolic.
+std::optional<int64_t> row_extent(const at::Tensor& tensor) {
+  int64_t elements = 1;
+  for (int64_t dim = 1; dim < tensor.dim(); ++dim) {
+    const auto size = tensor.sym_size(dim).maybe_as_int();
+    const auto stride = tensor.sym_stride(dim).maybe_as_int();
+    if (!size || !stride) return std::nullopt;
+    elements += (*size - 1) * *stride;
+  }
+  return elements;
+}
+
+}  // namespace
 
 void OverlapCheck::add(const ArgName& arg, const at::Tensor& tensor, bool written) {
   const auto numel = tensor.sym_numel().maybe_as_int();
@@ -13,7 +28,9 @@ void OverlapCheck::add(const ArgName& arg, const at::Tensor& tensor, bool writte
   const auto offset = tensor.sym_storage_offset().maybe_as_int();
   if (!numel || !stride || !rows || !offset || *numel == 0) return;
   const auto itemsize = static_cast<int64_t>(tensor.itemsize());
-  Extent extent{nullptr, {0, *stride * itemsize, *rows, *numel / *rows * itemsize}, written, arg};
+  const std::optional<int64_t> row_elements = row_extent(tensor);
+  if (!row_elements) return;
+  Extent extent{nullptr, {0, *stride * itemsize, *rows, *row_elements * itemsize}, written, arg};
   if (tensor.is_meta()) {
     extent.space = tensor.storage().unsafeGetStorageImpl();
     extent.rows.begin = *offset * itemsize;

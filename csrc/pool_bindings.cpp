@@ -92,6 +92,12 @@ py::list block_list(const PoolPtr& pool) {
   return out;
 }
 
+// A name given in C may be anything.
+py::object decoded(const std::string& name) {
+  return py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "replace"));
+}
+
 py::dict handle_dict(const PoolPtr& pool) {
   const PoolHandle handle = pool->share();
   py::dict out;
@@ -101,7 +107,7 @@ py::dict handle_dict(const PoolPtr& pool) {
   out["capacity"] = handle.capacity;
   out["length"] = handle.length;
   out["page_size"] = handle.page_size;
-  out["name"] = handle.name;
+  out["name"] = decoded(handle.name);
   return out;
 }
 
@@ -168,7 +174,7 @@ void bind_pool(py::module_& m) {
       .def("blocks", &block_list)
       .def("share", &handle_dict)
       .def("capacity", &HostPool::capacity)
-      .def("name", [](const HostPool& pool) { return pool.options().name; })
+      .def("name", [](const HostPool& pool) { return decoded(pool.options().name); })
       .def("warnings", &HostPool::warnings)
       .def("device", &HostPool::device)
       .def("device_address",

@@ -19,6 +19,7 @@ void check_plain(const ArgName& arg, const at::Tensor& tensor, const Placement& 
                    " to be a plain tensor, got a conjugate view (resolve_conj() makes a plain one)");
   TORCH_CHECK_TYPE(!tensor.is_neg(), arg,
                    " to be a plain tensor, got a negative view (resolve_neg() makes a plain one)");
+  TORCH_CHECK_TYPE(!tensor._is_zerotensor(), arg, " to be a plain tensor, got a zero tensor, which has no memory");
   placement.check_device(arg, tensor);
 }
 

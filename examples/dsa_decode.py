@@ -30,6 +30,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
+from dsa_check import ResidentDecoder, append, find_difference, new_cache
 from dsa_model import CACHE_DTYPE, INDEX_KEY, LATENT, ROPE, Cache, Decoder, Layer, attend, cache_rows, mix, select
 from report import note_progress, plot_steps, print_table, size
 from torch import Tensor
@@ -47,9 +48,10 @@ class OffloadedDecoder:
         capacity (int): Tokens that the cache can hold.
         top_k (int): Rows that attention reads.
         device (torch.device): Where the arithmetic runs.
+        slots (int): Rows of each layer that stay on the device from step to step; 0: all are fetched at every step.
     """
 
-    def __init__(self, decoder: Decoder, capacity: int, top_k: int, device: torch.device) -> None:
+    def __init__(self, decoder: Decoder, capacity: int, top_k: int, device: torch.device, slots: int) -> None:
         self.decoder = decoder
         self.top_k = top_k
         self.device = device
@@ -60,6 +62,17 @@ class OffloadedDecoder:
         self.index_keys = [on_device(capacity, INDEX_KEY, dtype=CACHE_DTYPE) for _ in range(layers)]
         self.buffer = new_cache(on_device, top_k)
         self.copy_seconds = 0.0
+        self.moved: list[int] = []  # rows, a number for each step
+        self.resident = None
+        if slots:
+            self.resident = torch_offload.ResidentCache(
+                [(cache.latent, cache.rope) for cache in self.host],
+                requests=1,
+                slots=slots,
+                top_k=top_k,
+                device=device,
+            )
+            self.request = torch.zeros(1, dtype=torch.int64, device=device)
 
     def prefill(self, tokens: Tensor, resident: ResidentDecoder) -> None:
         """Fills the caches of all layers, its own and the resident ones, with the rows of the context `[tokens]`."""
@@ -75,73 +88,46 @@ class OffloadedDecoder:
                 append(resident.caches[number], resident.index_keys[number], positions, latent, rope, index_key)
                 hidden = hidden + mix(layer, hidden)
 
-    def layer_step(self, layer: Layer, host: Cache, index_keys: Tensor, hidden: Tensor, position: Tensor):
-        """One token through one layer, reading the cache in host memory.
+    def layer_step(
+        self, layer: Layer, host: Cache, index_keys: Tensor, hidden: Tensor, position: Tensor, number: int | None = None
+    ):
+        """One token through one layer, reading the cache in host memory; `number` is the layer's, if rows stay.
 
         Returns:
-            The next hidden state `[1, HIDDEN]` and the selected rows `[top_k]`; those rows are in the buffer.
+            The next hidden state `[1, HIDDEN]`, the selected rows `[top_k]`, and what stands in them.
         """
         latent, rope, index_key = cache_rows(layer, hidden, position.view(1))
         torch_offload.sparse_copy([host.latent, host.rope], [latent, rope], dst_index=position.view(1))
         index_keys.index_copy_(0, position.view(1), index_key)
         selected = select(layer, hidden, index_keys, position, self.top_k)
-        self.fetch(host, selected)
-        return attend(layer, hidden, position, self.buffer.latent, self.buffer.rope), selected
-
-    def fetch(self, host: Cache, selected: Tensor) -> None:
-        """Moves the selected rows of all components into the buffer: the job of this package."""
-        if torch.compiler.is_compiling():
-            self._fetch(host, selected)
-            return
-        wait(self.device)
-        start = time.perf_counter()
-        self._fetch(host, selected)
-        wait(self.device)
-        self.copy_seconds += time.perf_counter() - start
-
-    def _fetch(self, host: Cache, selected: Tensor) -> None:
-        torch_offload.sparse_copy([self.buffer.latent, self.buffer.rope], [host.latent, host.rope], src_index=selected)
-
-
-class ResidentDecoder:
-    """The same decoder with everything on the device, in plain torch.
-
-    Args:
-        layers (int): Number of layers.
-        capacity (int): Tokens that the cache can hold.
-        top_k (int): Rows that attention reads.
-        device (torch.device): Where everything lies.
-    """
-
-    def __init__(self, layers: int, capacity: int, top_k: int, device: torch.device) -> None:
-        self.top_k = top_k
-        on_device = functools.partial(torch.zeros, device=device)
-        self.caches = [new_cache(on_device, capacity) for _ in range(layers)]
-        self.index_keys = [on_device(capacity, INDEX_KEY, dtype=CACHE_DTYPE) for _ in range(layers)]
-
-    def layer_step(self, layer: Layer, cache: Cache, index_keys: Tensor, hidden: Tensor, position: Tensor):
-        """One token through one layer.
-
-        Returns:
-            The next hidden state `[1, HIDDEN]`, the selected rows `[top_k]`, and what stands in them.
-        """
-        at = position.view(1)
-        append(cache, index_keys, at, *cache_rows(layer, hidden, at))
-        selected = select(layer, hidden, index_keys, position, self.top_k)
-        rows = Cache(cache.latent.index_select(0, selected), cache.rope.index_select(0, selected))
+        rows = self.fetch(host, selected, number)
         return attend(layer, hidden, position, rows.latent, rows.rope), selected, rows
 
+    def fetch(self, host: Cache, selected: Tensor, number: int | None) -> Cache:
+        """Returns the selected rows of all components on the device: the job of this package."""
+        if torch.compiler.is_compiling():
+            return self._fetch(host, selected, number)
+        wait(self.device)
+        start = time.perf_counter()
+        rows = self._fetch(host, selected, number)
+        wait(self.device)
+        self.copy_seconds += time.perf_counter() - start
+        return rows
 
-def append(cache: Cache, index_keys: Tensor, at: Tensor, latent: Tensor, rope: Tensor, index_key: Tensor) -> None:
-    """Puts the rows of the tokens `at` into a resident cache."""
-    cache.latent.index_copy_(0, at, latent)
-    cache.rope.index_copy_(0, at, rope)
-    index_keys.index_copy_(0, at, index_key)
+    def _fetch(self, host: Cache, selected: Tensor, number: int | None) -> Cache:
+        if number is None:
+            buffer = self.buffer
+            torch_offload.sparse_copy([buffer.latent, buffer.rope], [host.latent, host.rope], src_index=selected)
+            return buffer
+        slots = self.resident.fetch(number, selected.view(1, -1), self.request)
+        latent, rope = self.resident.rows(number)
+        return Cache(latent[0].index_select(0, slots[0]), rope[0].index_select(0, slots[0]))
 
-
-def new_cache(make, rows: int) -> Cache:
-    """Returns the cache of one layer, made by a function like `torch.empty`."""
-    return Cache(make((rows, LATENT), dtype=CACHE_DTYPE), make((rows, ROPE), dtype=CACHE_DTYPE))
+    def note_moved(self) -> None:
+        """Notes how many rows the step that ends here has moved."""
+        layers = len(self.host)
+        total = layers * self.top_k * (len(self.moved) + 1) if self.resident is None else self.resident.stats().misses
+        self.moved.append(total - sum(self.moved))
 
 
 def host_memory(device: torch.device, layers: int, capacity: int):
@@ -162,35 +148,6 @@ def wait(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Compares bytes, so that NaN equals itself and -0.0 is not 0.0."""
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
-
-
-def find_difference(
-    ours: tuple[Tensor, Tensor],
-    expected: tuple[Tensor, Tensor, Cache],
-    model: OffloadedDecoder,
-    resident: ResidentDecoder,
-    number: int,
-    position: Tensor,
-) -> str | None:
-    """Compares all that one step did in one layer, in the order in which it happened; names the first difference."""
-    at = position.view(1)
-    host, kept = model.host[number], resident.caches[number]
-    (after, selected), (expected_after, expected_selected, rows) = ours, expected
-    pairs = {
-        "appended latent row": (host.latent.index_select(0, at), kept.latent.index_select(0, at)),
-        "appended rotary row": (host.rope.index_select(0, at), kept.rope.index_select(0, at)),
-        "appended indexer key": (model.index_keys[number][at], resident.index_keys[number][at]),
-        "selection": (selected, expected_selected),
-        "latent rows": (model.buffer.latent, rows.latent),
-        "rotary rows": (model.buffer.rope, rows.rope),
-        "attention": (after, expected_after),
-    }
-    return next((name for name, (a, b) in pairs.items() if not same_bits(a, b)), None)
-
-
 def decode(
     model: OffloadedDecoder, resident: ResidentDecoder, text: Tensor, context: int, steps: int, *, compiled: bool
 ) -> list[float]:
@@ -202,6 +159,8 @@ def decode(
     layer_step, check_step = model.layer_step, resident.layer_step
     if compiled:
         # Both: to compile one of them would compare inductor's rounding with eager's.
+        # Where rows stay on the device, a graph belongs to one layer.
+        torch._dynamo.config.recompile_limit = max(8, len(model.decoder.layers) + 1)
         layer_step = torch.compile(layer_step, fullgraph=True)
         check_step = torch.compile(check_step, fullgraph=True)
     step_seconds = []
@@ -213,7 +172,8 @@ def decode(
         seconds = 0.0
         for number, layer in enumerate(model.decoder.layers):
             start = time.perf_counter()
-            ours = layer_step(layer, model.host[number], model.index_keys[number], hidden, position)
+            which = None if model.resident is None else number
+            ours = layer_step(layer, model.host[number], model.index_keys[number], hidden, position, which)
             wait(model.device)
             seconds += time.perf_counter() - start
             expected = check_step(
@@ -226,6 +186,7 @@ def decode(
                 )
             hidden, expected_hidden = ours[0], expected[0]
         step_seconds.append(seconds)
+        model.note_moved()
         note_progress(step + 1, steps, time.perf_counter() - begin)
     return step_seconds
 
@@ -258,9 +219,11 @@ def report(model: OffloadedDecoder, args: argparse.Namespace, step_seconds: list
     row_bytes = (LATENT + ROPE) * CACHE_DTYPE.itemsize
     # The first step compiles or warms up.
     timed = step_seconds[1:] or step_seconds
-    copied = args.steps * layers * args.top_k * row_bytes
+    moved = sum(model.moved)
+    wanted = args.steps * layers * args.top_k
     capacity = args.context + args.steps
-    buffer_bytes = model.buffer.latent.nbytes + model.buffer.rope.nbytes
+    held = [model.buffer] if model.resident is None else [Cache(*model.resident.rows(n)) for n in range(layers)]
+    buffer_bytes = sum(cache.latent.nbytes + cache.rope.nbytes for cache in held)
     index_bytes = sum(keys.nbytes for keys in model.index_keys)
     stats = None if model.pool is None else model.pool.stats()
     return {
@@ -269,9 +232,12 @@ def report(model: OffloadedDecoder, args: argparse.Namespace, step_seconds: list
         "layers": layers,
         "compiled": args.compile,
         "tokens_per_s": len(timed) / sum(timed),
-        "rows_per_step": layers * args.top_k,
-        "bytes_per_step": layers * args.top_k * row_bytes,
-        "copy_gb_per_s": None if args.compile else copied / model.copy_seconds / 1e9,
+        "rows_per_step": moved / args.steps,
+        "bytes_per_step": moved * row_bytes / args.steps,
+        "hit_rate": 1 - moved / wanted,
+        "bytes_saved": (wanted - moved) * row_bytes,
+        "moved": model.moved,
+        "copy_gb_per_s": None if args.compile else moved * row_bytes / model.copy_seconds / 1e9,
         "copy_share": None if args.compile else model.copy_seconds / sum(step_seconds),
         "device_cache_bytes": buffer_bytes + index_bytes,
         "device_buffer_bytes": buffer_bytes,
@@ -302,12 +268,17 @@ def show(figures: dict, args: argparse.Namespace) -> None:
     copy = "inside the compiled step"
     if figures["copy_gb_per_s"] is not None:
         copy = f"{figures['copy_gb_per_s']:.2f} GB/s, {figures['copy_share']:.0%} of the step"
+    resident = "none: every selected row is fetched (--resident-slots keeps some)"
+    if args.resident_slots:
+        saved = f"{figures['bytes_saved'] / 1e6:.0f} MB not moved"
+        resident = f"{args.resident_slots} slots a layer, {figures['hit_rate']:.1%} of the rows were there, {saved}"
     print_table(
         f"DSA decode, {args.context} tokens of context, top-k {args.top_k}, {'compiled' if args.compile else 'eager'}",
         [
             ("checked", figures["checked"]),
             ("speed", f"{figures['tokens_per_s']:.1f} tokens/s"),
-            ("moved per step", f"{figures['rows_per_step']} rows, {figures['bytes_per_step'] / 1e6:.2f} MB"),
+            ("moved per step", f"{figures['rows_per_step']:.0f} rows, {figures['bytes_per_step'] / 1e6:.2f} MB"),
+            ("resident", resident),
             ("copy", copy),
             (
                 "device holds",
@@ -327,6 +298,13 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=128, help="tokens to decode (default %(default)s)")
     parser.add_argument("--layers", type=int, default=4, help="(default %(default)s)")
     parser.add_argument("--top-k", type=int, default=2048, help="rows that attention reads (default %(default)s)")
+    parser.add_argument(
+        "--resident-slots",
+        type=int,
+        default=0,
+        metavar="N",
+        help="rows of each layer that stay on the device (0: none)",
+    )
     parser.add_argument("--threads", type=int, default=0, help="torch's intra-op threads (default: torch's own)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights (default %(default)s)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "npu"], help="where the arithmetic runs")
@@ -339,6 +317,12 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
             parser.error(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
     if args.top_k > args.context:
         parser.error(f"--top-k: expected at most the {args.context} tokens of --context, got {args.top_k}")
+    if args.resident_slots and not args.top_k <= args.resident_slots <= 32767:
+        parser.error(
+            f"--resident-slots: expected 0, or from --top-k ({args.top_k}) to 32767, got {args.resident_slots}"
+        )
+    if args.resident_slots and args.device != "cpu":
+        parser.error(f"--resident-slots: expected --device cpu, got {args.device}")
     if args.compile and args.device != "cpu":
         parser.error(f"--compile: expected --device cpu, got {args.device}")
     if args.threads < 0:
@@ -358,7 +342,9 @@ def main(argv: list[str] | None = None) -> int:
     device = torch.device(args.device)
     text = read_text(args.text, args.context + args.steps).to(device)
     with torch.no_grad():
-        model = OffloadedDecoder(Decoder(args.layers, args.seed, device), len(text), args.top_k, device)
+        model = OffloadedDecoder(
+            Decoder(args.layers, args.seed, device), len(text), args.top_k, device, args.resident_slots
+        )
         print(f"filling the cache with {args.context} tokens in {args.layers} layers", file=sys.stderr)
         resident = ResidentDecoder(args.layers, len(text), args.top_k, device)
         model.prefill(text[: args.context], resident)
@@ -369,8 +355,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.json:
         Path(args.json).write_text(json.dumps(figures, indent=2))
     if args.plot:
-        rows = [figures["rows_per_step"]] * args.steps
-        plot_steps(args.plot, rows, step_seconds, f"DSA decode over {args.context} tokens")
+        plot_steps(args.plot, model.moved, step_seconds, f"DSA decode over {args.context} tokens")
         print(f"  plot in {args.plot}")
     return 0
 

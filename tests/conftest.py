@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-import pytest
-import torch
+import os
+import tempfile
+
+# What torch keeps on disk does not know of our decomposition: each run of the tests begins with nothing.
+_compiled = tempfile.TemporaryDirectory(prefix="compiled-", ignore_cleanup_errors=True)
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = _compiled.name
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 
 @pytest.fixture

@@ -151,3 +151,25 @@ def test_a_parameter_is_a_source_without_grad_mode():
     with torch.no_grad():
         sparse_copy(dst, weights, INDEX, INDEX)
     assert torch.equal(dst[:2], weights[:2]) and not dst.requires_grad
+
+
+@pytest.mark.parametrize("side", ["dst", "src"])
+def test_dual_tensors_are_refused(side: str):
+    tensors = {"dst": torch.zeros(4, 2), "src": pages(4, 2)}
+    with torch.autograd.forward_ad.dual_level():
+        plain = tensors[side]
+        tensors[side] = torch.autograd.forward_ad.make_dual(plain, torch.ones(4, 2))
+        for context in (torch.enable_grad, torch.no_grad):
+            with context(), pytest.raises(NotImplementedError, match=rf"expected {side} to be no dual tensor"):
+                sparse_copy(tensors["dst"], tensors["src"], INDEX, INDEX)
+    assert (tensors["dst"] == 0).all()
+
+
+def test_forward_derivatives_are_refused():
+    def copied(src: Tensor) -> Tensor:
+        dst = torch.zeros(4, 2)
+        sparse_copy(dst, src)
+        return dst.sum()
+
+    with pytest.raises(NotImplementedError, match="expected src to be no dual tensor"):
+        torch.func.jvp(copied, (pages(4, 2),), (torch.ones(4, 2),))

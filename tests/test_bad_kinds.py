@@ -49,6 +49,7 @@ KINDS = {
         lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged),
         "layout nested",
     ),
+    "zero": (lambda: torch._efficientzerotensor(SHAPE), "zero tensor"),
     "quantized": (lambda: torch.quantize_per_tensor(torch.zeros(SHAPE), 1.0, 0, torch.qint8), "quantized dtype"),
 }
 

@@ -174,6 +174,15 @@ def test_kind(kind, argument):
             call(sample)
 
 
+@pytest.mark.filterwarnings("ignore:.*(prototype|beta state).*")
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_jagged(argument):
+    sample = spoiled(argument, torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged))
+    text = f"sparse_copy_ptrs: expected {argument} to be a strided tensor, got layout nested"
+    with unchanged(*sample.buffers), pytest.raises(TypeError, match=text):
+        call_wrapper(sample)
+
+
 @pytest.mark.parametrize("argument", ARGUMENTS[:-1])
 @pytest.mark.parametrize("value", [3, "x", [1, 2, 3], None], ids=str)
 def test_no_tensor(argument, value):

@@ -43,6 +43,20 @@ def test_every_step_equals_the_resident_cache(mode, tmp_path):
     assert len(figures["step_seconds"]) == 3
 
 
+@pytest.mark.parametrize("mode", [[], ["--compile"]], ids=["eager", "compiled"])
+def test_rows_that_stay_resident_need_not_move(mode, tmp_path):
+    figures_file = tmp_path / "figures.json"
+    result = run(*SMALL, *mode, "--steps", "6", "--resident-slots", "128", "--json", str(figures_file))
+    assert result.returncode == 0, result.stderr
+    assert "6 steps x 2 layers, all bit-identical" in result.stdout
+    assert "128 slots a layer" in result.stdout
+    figures = json.loads(figures_file.read_text())
+    assert figures["moved"][0] == 2 * 64  # nothing is resident at first
+    assert sum(figures["moved"]) < 6 * 2 * 64
+    assert figures["hit_rate"] == pytest.approx(1 - sum(figures["moved"]) / (6 * 2 * 64))
+    assert figures["device_buffer_bytes"] == 2 * 128 * (512 + 64) * 2
+
+
 def test_plot(tmp_path):
     result = run(*SMALL, "--plot", str(tmp_path / "steps.png"))
     assert result.returncode == 0, result.stderr
@@ -91,9 +105,9 @@ def test_a_fetch_left_out_in_a_later_step_is_found(example, monkeypatch):
 
 def test_wrong_arithmetic_is_found(example, monkeypatch):
     class Damaged(example.OffloadedDecoder):
-        def layer_step(self, layer, host, index_keys, hidden, position):
-            after, selected = super().layer_step(layer, host, index_keys, hidden, position)
-            return after.nextafter(after + 1), selected
+        def layer_step(self, *args):
+            after, *others = super().layer_step(*args)
+            return after.nextafter(after + 1), *others
 
     monkeypatch.setattr(example, "OffloadedDecoder", Damaged)
     with pytest.raises(SystemExit, match="step 0, layer 0: expected the attention of"):
@@ -102,9 +116,9 @@ def test_wrong_arithmetic_is_found(example, monkeypatch):
 
 def test_a_wrong_selection_is_found(example, monkeypatch):
     class Damaged(example.OffloadedDecoder):
-        def layer_step(self, layer, host, index_keys, hidden, position):
+        def layer_step(self, layer, host, index_keys, *others):
             index_keys[5] += 1000
-            return super().layer_step(layer, host, index_keys, hidden, position)
+            return super().layer_step(layer, host, index_keys, *others)
 
     monkeypatch.setattr(example, "OffloadedDecoder", Damaged)
     with pytest.raises(SystemExit, match="step 0, layer 0: expected the selection of"):
@@ -117,6 +131,7 @@ def test_a_wrong_selection_is_found(example, monkeypatch):
         (["--text", "no_such_file"], "--text: expected a readable file, got no_such_file"),
         (["--top-k", "601"], "--top-k: expected at most the 600 tokens of --context, got 601"),
         (["--steps", "0"], "--steps: expected at least 1, got 0"),
+        (["--resident-slots", "63"], "--resident-slots: expected 0, or from --top-k (64) to 32767, got 63"),
         (["--threads", "-1"], "--threads: expected at least 0, got -1"),
     ],
 )

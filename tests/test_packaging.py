@@ -23,6 +23,7 @@ WHEEL = {
     "torch_offload/py.typed",
     "torch_offload/_C.*.so",
     "torch_offload/liboffload.so",
+    "torch_offload/include/offload.h",
     "torch_offload-*.dist-info/METADATA",
     "torch_offload-*.dist-info/WHEEL",
     "torch_offload-*.dist-info/RECORD",
@@ -139,6 +140,31 @@ def test_metadata(wheel: Path):
     assert "License-Expression: Apache-2.0" in metadata
     assert "Requires-Dist: torch==2.13.*\n" in metadata
     assert "Requires-Python: >=3.10" in metadata
+
+
+PROGRAM = """
+#include <string.h>
+
+#include <offload.h>
+int main(void) {
+  offload_config_t config = OFFLOAD_CONFIG_INIT;
+  config.capacity = 4096;
+  void* block = 0;
+  if (offload_init(&config) != 0 || offload_malloc(100, 0, &block) != 0) return 1;
+  memset(block, 7, 100);
+  return offload_free(block) != 0 || offload_uninit() != 0;
+}
+"""
+
+
+def test_a_program_in_c_builds_against_the_wheel(wheel: Path, tmp_path: Path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    package = tmp_path / "torch_offload"
+    (tmp_path / "program.c").write_text(PROGRAM)
+    flags = "-std=c11", "-Wall", "-Werror", f"-I{package}/include", f"-L{package}", f"-Wl,-rpath,{package}"
+    run("cc", *flags, "program.c", "-loffload", "-o", "program", cwd=tmp_path)
+    run(tmp_path / "program", cwd=tmp_path)
 
 
 COPY = """

@@ -224,6 +224,13 @@ def test_the_map_shows_every_byte_once():
     assert sum(not block.free for block in blocks) == pool.stats().live_blocks == len(tensors)
 
 
+def test_name_and_capacity():
+    pool = HostPool(10000, name="kv", huge_pages="never")
+    assert (pool.name, pool.capacity) == ("kv", pool.stats().capacity)
+    pool.close()
+    assert (pool.name, pool.capacity) == ("kv", 12288)
+
+
 def test_writing_a_whole_block_leaves_its_neighbours():
     pool = plain_pool()
     for size in (1, 63, 64, 65, 1000):

@@ -166,3 +166,52 @@ def test_the_pool_ends_while_threads_copy(library, pool, end):
     assert outcomes == [(STATE, True, 0)] * THREADS
     stats = pool.stats()
     assert (stats.closed, stats.used, stats.live_blocks) == (True, 0, 0)
+
+
+def test_the_last_component_wins_where_destinations_share_bytes(library):
+    rows, row_bytes = 512, 1152
+    sources = [torch.full((rows, row_bytes), mark, dtype=torch.uint8) for mark in (1, 2)]
+    for threads in (0, 1, 2, 4, 8):
+        target = torch.zeros((rows + 1, row_bytes), dtype=torch.uint8)
+        components = (Component * 2)(
+            *(
+                Component(source.data_ptr(), target[c:].data_ptr(), rows, rows, row_bytes, row_bytes, row_bytes)
+                for c, source in enumerate(sources)
+            )
+        )
+        call = Copy(ctypes.sizeof(Copy), ctypes.sizeof(Component), components, 2, None, None, rows, threads, 0)
+        assert library.offload_sparse_copy(byref(call)) == OK
+        assert (target[0] == 1).all() and (target[1:] == 2).all()
+
+
+def test_the_last_error_is_that_of_its_thread(library):
+    library.offload_last_error.restype = ctypes.c_char_p
+    here, there, other = threading.Event(), threading.Event(), []
+
+    def fail_otherwise():
+        here.wait(SECONDS)
+        library.offload_malloc(2**60, 0, byref(c_void_p()))
+        other.append(library.offload_last_error())
+        there.set()
+
+    thread = threading.Thread(target=fail_otherwise)
+    thread.start()
+    library.offload_malloc(16, 3, byref(c_void_p()))
+    mine = library.offload_last_error()
+    here.set()
+    there.wait(SECONDS)
+    assert b"alignment" in mine and b"out of memory" in other[0]
+    assert library.offload_last_error() == mine
+    thread.join()
+
+
+def test_a_name_in_another_encoding(library):
+    torch_offload.uninit()
+    library.offload_init.argtypes = [c_void_p]
+    fields = [(name, c_uint64) for name in ("struct_size", "capacity", "alignment")]
+    fields += [(name, c_int32) for name in ("device", "huge_pages", "numa_node", "prefault_threads", "flags", "rest")]
+    config_type = type("Config", (ctypes.Structure,), {"_fields_": [*fields, ("name", ctypes.c_char_p)]})
+    config = config_type(ctypes.sizeof(config_type), MIB, 0, -1, 2, -1, 0, 0, 0, b"pool\xe9")
+    assert library.offload_init(byref(config)) == OK
+    assert torch_offload.default_pool().name == "pool\ufffd"
+    assert "pool" in repr(torch_offload.default_pool())

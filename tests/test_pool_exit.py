@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interpreter ends with tensors of a pool alive: the exit code is the one asked for, stderr is empty."""
 
+from pathlib import Path
+
 import pytest
 from pool_support import check_python, run_python
 
@@ -13,12 +15,18 @@ default = torch_offload.empty(1000).fill_(2)
 view, array, capsule = tensor[5:], tensor.numpy()[3:], torch.utils.dlpack.to_dlpack(tensor)
 """
 
-# Its thread holds every tensor that it uses already, and drops none.
-COPIES = """
-rows, copied = pool.empty((1000, 64)).fill_(1), pool.empty((1000, 64))
+# In the C interface: whatever daemon thread is inside an operator of torch at that moment ends the process, plain ones
+# too (Python before 3.14 unwinds its stack).
+COPIES = f"""
+import ctypes
+sys.path.append({str(Path(__file__).parent)!r})
+from test_pool_c_copies import copy_of
+library = ctypes.CDLL(os.path.join(os.path.dirname(torch_offload.__file__), "liboffload.so"))
+rows, copied = pool.empty((1000, 64), dtype=torch.uint8).fill_(1), pool.empty((1000, 64), dtype=torch.uint8)
 index, going = torch.arange(1000), threading.Event()
+call = copy_of(copied, rows, index)
 def copy():
-  while True: torch_offload.sparse_copy(copied, rows, index, index); going.set()
+  while library.offload_sparse_copy(ctypes.byref(call)) == 0: going.set()
 threading.Thread(target=copy, daemon=True).start()
 assert going.wait(60)
 """

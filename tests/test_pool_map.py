@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The map of a pool."""
 
+import re
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -43,6 +45,36 @@ def test_figures_are_those_of_stats():
 def test_no_cells_are_refused():
     with pytest.raises(ValueError, match="expected width and lines to be at least 1, got 0 and 8"):
         pool_map(HostPool(1 << 20), width=0)
+
+
+@pytest.mark.parametrize("show", [pool_map, lambda pool: plot_pool_map(pool, "unused.png")])
+def test_the_map_of_another_process_is_refused(show):
+    owner = HostPool(1 << 20, shared=True)
+    with pytest.raises(
+        ValueError, match=r"pool_map: expected pool to be owned by this process, got HostPool\(.*attached"
+    ):
+        show(HostPool.attach(owner.share()))
+
+
+def test_figures_add_up_while_threads_allocate():
+    pool = HostPool(1 << 20)
+    stop = threading.Event()
+
+    def churn():
+        while not stop.is_set():
+            kept = [pool.empty(size, dtype=torch.uint8) for size in (100, 5000, 700)]
+            del kept
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(200):
+            numbers = [int(word) for word in re.findall(r"\d+", pool_map(pool).splitlines()[-1])]
+            used, capacity, _, free, *_ = numbers
+            assert used + free == capacity == 1 << 20
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_picture(tmp_path):

@@ -100,6 +100,64 @@ def test_overlap_that_appears_at_run_time_is_refused(dynamic: bool, components: 
     assert torch.equal(pool, before)
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["inputs", "taken inside"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_destination_that_another_operator_of_the_graph_reads_is_refused(backend: str, dynamic: bool, inside: bool):
+    def of_base(kv, other, index):
+        sparse_copy([kv[0], kv[1]], [other, kv[0]], src_index=index)
+
+    def of_views(a, b, other, index):
+        sparse_copy([a, b], [other, a], src_index=index)
+
+    index = torch.tensor([3, 4, 5])
+    kv, other = pages(2, 20, 8), pages(20, 8)
+    before = kv.clone()
+    compiled, _ = compile_counted(of_base if inside else of_views, backend, dynamic=dynamic)
+    with pytest.raises(Exception, match=r"dst\[0\] not to overlap what the call reads, got bytes shared with src\[1\]"):
+        compiled(*((kv,) if inside else kv), other, index)
+    assert torch.equal(kv, before)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_views_of_one_storage_that_lie_apart_or_interleave_stay_dynamic(backend: str):
+    """Destinations and sources in one buffer: right for any size, and apart with one compilation."""
+
+    def halves(buffer, rows, index):
+        sparse_copy([buffer[:rows, 0], buffer[:rows, 1]], [buffer[rows:, 0], buffer[rows:, 1]], src_index=index)
+
+    compiled, _ = compile_counted(halves, backend, dynamic=True)
+    for rows in (8, 9, 17, 30):
+        expected, actual = pages(2 * rows, 2, 4), pages(2 * rows, 2, 4)
+        index = torch.arange(rows).flip(0)
+        halves(expected, rows, index)
+        compiled(actual, rows, index)
+        assert torch.equal(actual, expected)
+
+    def columns(buffer, index):
+        sparse_copy([buffer[:, 0], buffer[:, 1]], [buffer[:, 2], buffer[:, 3]], index, index)
+
+    compiled, _ = compile_counted(columns, backend, dynamic=True)
+    for rows in (8, 9, 17):
+        expected, actual = pages(rows, 4, 4), pages(rows, 4, 4)
+        index = torch.tensor([5, 2])
+        columns(expected, index)
+        compiled(actual, index)
+        assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_row_counts_by_position_are_compared_across_operators(backend: str, dynamic: bool):
+    compiled, _ = compile_counted(copy, backend, dynamic=dynamic)
+    dst = [pages(8, 3) for _ in range(6)]
+    src = [pages(8, 3) for _ in range(5)] + [pages(5, 3)]
+    before = [tensor.clone() for tensor in dst]
+    with pytest.raises(Exception, match=r"src\[5\] to have the (8|s\d+) rows of dst\[0\].*, got (5|s\d+)"):
+        compiled(dst, src)
+    assert_same_bytes(dst, before)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_overlap_of_the_first_call_is_refused(backend: str):
     compiled, _ = compile_counted(copy, backend)

@@ -23,6 +23,15 @@ from torch_offload.pool import (
     is_initialized,
     uninit,
 )
+from torch_offload.residency import (
+    ResidencyPlan,
+    ResidencyState,
+    ResidencyStats,
+    ResidentCache,
+    new_residency_plan,
+    new_residency_state,
+    plan_residency,
+)
 from torch_offload.status import SparseCopyStatus, check_status, reset_status, status
 
 _attach_npu()
@@ -34,6 +43,10 @@ __all__ = [
     "PoolBlock",
     "PoolHandle",
     "PoolStats",
+    "ResidencyPlan",
+    "ResidencyState",
+    "ResidencyStats",
+    "ResidentCache",
     "SparseCopyStatus",
     "TensorMeta",
     "check_status",
@@ -41,6 +54,9 @@ __all__ = [
     "empty",
     "init",
     "is_initialized",
+    "new_residency_plan",
+    "new_residency_state",
+    "plan_residency",
     "reset_status",
     "sparse_copy",
     "sparse_copy_ptrs",

@@ -8,13 +8,14 @@ takes this decomposition into the operators with one to four plain mutable tenso
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import reduce
 
 import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true, sym_or
 
 from torch_offload import _C
 from torch_offload.inductor_fixes import lower_storage_offsets
@@ -140,9 +141,9 @@ def _check_across_groups(
             for c, tensor in enumerate(tensors):
                 torch._check_value(
                     tensor.shape[0] == rows,
-                    lambda name=name, c=c: (
-                        f"sparse_copy: expected {name}[{c}] to have the row count of dst[0] "
-                        "when dst_index and src_index are None"
+                    lambda name=name, c=c, tensor=tensor: (
+                        f"sparse_copy: expected {name}[{c}] to have the {rows} rows of dst[0] "
+                        f"when dst_index and src_index are None, got {tensor.shape[0]}"
                     ),
                 )
     for group in groups:
@@ -156,15 +157,31 @@ def _check_across_groups(
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two traced tensors share bytes, as far as sizes are known; False where they are symbolic."""
+    """Whether two traced tensors share bytes.
+
+    Where sizes are symbolic, the usual answer, that one ends before the other begins, becomes a guard of the graph; any
+    other answer holds for these sizes alone. Sizes that only the run will know are left to a check at run time, which
+    accepts that usual answer alone.
+    """
     if a.dim() == 0 or b.dim() == 0 or storage_id(a) != storage_id(b):
         return False
-    extents: list[int] = []
-    for tensor in (a, b):
-        offset, stride = tensor.storage_offset(), tensor.stride(0)
-        rows, numel = tensor.shape[0], tensor.numel()
-        if not all(isinstance(value, int) for value in (offset, stride, rows, numel)) or numel == 0:
-            return False
-        size = tensor.element_size()
-        extents += [int(offset) * size, stride * size, rows, numel // rows * size]
-    return _C.rows_overlap(*extents)
+    if statically_known_true(a.numel() == 0) or statically_known_true(b.numel() == 0):
+        return False
+    (a_rows, a_end), (b_rows, b_end) = _byte_rows(a), _byte_rows(b)
+    apart = sym_or(a_end <= b_rows[0], b_end <= a_rows[0])
+    if free_unbacked_symbols((*a_rows, *b_rows)):
+        torch._check_value(
+            apart, lambda: "sparse_copy: expected dst not to overlap what the call reads, got tensors of one storage"
+        )
+        return False
+    if apart:
+        return False
+    return _C.rows_overlap(*map(int, a_rows), *map(int, b_rows))
+
+
+def _byte_rows(tensor: Tensor) -> tuple[list[int | torch.SymInt], int | torch.SymInt]:
+    """Returns first byte, stride, number and bytes of the rows, and the byte behind the last one."""
+    size = tensor.element_size()
+    begin, stride, rows = tensor.storage_offset() * size, tensor.stride(0) * size, tensor.shape[0]
+    row_bytes = reduce(operator.mul, tensor.shape[1:], 1) * size
+    return [begin, stride, rows, row_bytes], begin + (rows - 1) * stride + row_bytes

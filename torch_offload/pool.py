@@ -144,8 +144,21 @@ class HostPool(DeviceAccess):
         check_cpu("HostPool.empty", device)
         return self._pool.empty(shape_of(size), plain_dtype(dtype))
 
+    @property
+    def name(self) -> str:
+        """The pool's name, as in messages."""
+        return str(self._pool.name())
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that can be handed out."""
+        return int(self._pool.capacity())
+
     def stats(self) -> PoolStats:
-        """Returns one consistent snapshot of the pool."""
+        """Returns one consistent snapshot of the pool.
+
+        `page_size` and `huge_bytes` of transparent huge pages are measured at most once a second.
+        """
         return PoolStats(**self._pool.stats())
 
     def blocks(self) -> list[PoolBlock]:

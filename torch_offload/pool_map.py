@@ -31,19 +31,20 @@ def pool_map(pool: HostPool, *, width: int = 64, lines: int = 8) -> str:
         str: The map and one line of figures.
 
     Raises:
-        ValueError: `width` or `lines` is below 1.
+        ValueError: `width` or `lines` is below 1, or the pool is another process's: only that one knows its blocks.
     """
     if width < 1 or lines < 1:
         raise ValueError(f"pool_map: expected width and lines to be at least 1, got {width} and {lines}")
-    stats, blocks = pool.stats(), pool.blocks()
-    cells = min(width * lines, max(1, stats.capacity // 64))
-    shares = _shares_in_use(blocks, stats.capacity, cells)
+    blocks = _blocks_of("pool_map", pool)
+    used, free, capacity = _sizes(blocks)
+    cells = min(width * lines, max(1, capacity // 64))
+    shares = _shares_in_use(blocks, capacity, cells)
     drawn = "".join("@" if share >= 1 else _SHADES[int(share * len(_SHADES))] for share in shares)
     rows = [f"|{drawn[begin : begin + width]:<{width}}|" for begin in range(0, cells, width)]
     figures = (
-        f"{stats.used} of {stats.capacity} bytes in {stats.live_blocks} blocks, "
-        f"{stats.free} free, {stats.largest_free} in the largest of {stats.free_blocks} free blocks; "
-        f"a character is {stats.capacity // cells} bytes: '@' in use, ' ' free"
+        f"{sum(used)} of {capacity} bytes in {len(used)} blocks, "
+        f"{sum(free)} free, {max(free, default=0)} in the largest of {len(free)} free blocks; "
+        f"a character is {capacity // cells} bytes: '@' in use, ' ' free"
     )
     return "\n".join([*rows, figures])
 
@@ -57,26 +58,43 @@ def plot_pool_map(pool: HostPool, path: str) -> None:
 
     Raises:
         ImportError: matplotlib is not installed.
+        ValueError: The pool is another process's.
     """
+    blocks = _blocks_of("plot_pool_map", pool)
+    used, free, capacity = _sizes(blocks)
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    stats = pool.stats()
     figure, axes = pyplot.subplots(figsize=(10, 1.8), layout="constrained")
-    for free, colours in ((False, ["tab:blue", "tab:cyan"]), (True, ["0.88"])):
-        spans = [(block.offset / 2**20, block.size / 2**20) for block in pool.blocks() if block.free is free]
+    for kind, colours in ((False, ["tab:blue", "tab:cyan"]), (True, ["0.88"])):
+        spans = [(block.offset / 2**20, block.size / 2**20) for block in blocks if block.free is kind]
         axes.broken_barh(spans, (0, 1), facecolors=colours)
-    axes.set_xlim(0, stats.capacity / 2**20)
+    axes.set_xlim(0, capacity / 2**20)
     axes.set_yticks([])
     axes.set_xlabel("MiB")
     axes.set_title(
-        f"{stats.live_blocks} blocks, {stats.used / stats.capacity:.0%} in use, "
-        f"largest free block {stats.largest_free / 2**20:.3g} MiB"
+        f"{len(used)} blocks, {sum(used) / capacity:.0%} in use, "
+        f"largest free block {max(free, default=0) / 2**20:.3g} MiB"
     )
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def _blocks_of(caller: str, pool: HostPool) -> list[PoolBlock]:
+    """Returns one snapshot, from which everything that is shown is computed."""
+    blocks = pool.blocks()
+    if not blocks:
+        raise ValueError(f"{caller}: expected pool to be owned by this process, got {pool!r}, which is attached")
+    return blocks
+
+
+def _sizes(blocks: list[PoolBlock]) -> tuple[list[int], list[int], int]:
+    """Returns the sizes of the live and of the free blocks, and that of the memory."""
+    used = [block.size for block in blocks if not block.free]
+    free = [block.size for block in blocks if block.free]
+    return used, free, sum(used) + sum(free)
 
 
 def _shares_in_use(blocks: list[PoolBlock], capacity: int, cells: int) -> list[float]:

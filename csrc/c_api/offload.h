@@ -93,8 +93,9 @@ typedef struct offload_component {
 } offload_component_t;
 
 /* For every component and every i in [0, n): row src_index[i] of src goes to row dst_index[i] of dst. An entry with a
- * negative index on either side is skipped; the last entry of a destination row wins. Memory of src and dst must not
- * overlap. Any host memory may be used; the caller keeps it alive. */
+ * negative index on either side is skipped; the last entry of a destination row wins. Memory of dst must not
+ * overlap that of src or of an index; where destinations share bytes, the last component wins. Any host memory may be
+ * used; the caller keeps it alive. */
 typedef struct offload_copy {
   uint64_t struct_size;
   uint64_t component_size; /* sizeof(offload_component_t) */

@@ -42,7 +42,19 @@ ByteRows rows_of(const char* side, const void* data, int64_t rows, int64_t strid
 struct CheckedCopy {
   std::vector<Component> components;
   SparseCopyParams params;
+  bool dst_components_overlap = false;  // then they are copied one after another: the last component wins
 };
+
+void check_index(const char* name, const int64_t* index, int64_t n, const std::vector<ByteRows>& written) {
+  if (index == nullptr) return;
+  const ByteRows table = rows_of(name, index, n, sizeof(int64_t), sizeof(int64_t));
+  for (size_t d = 0; d < written.size(); ++d) {
+    if (rows_overlap(written[d], table)) {
+      throw ValueError(
+          join("sparse_copy: expected dst and ", name, " not to overlap, got dst ", d, " with bytes in common"));
+    }
+  }
+}
 
 void check(const offload_copy_t& copy, CheckedCopy* checked) {
   if (copy.component_size != sizeof(offload_component_t)) {
@@ -81,11 +93,33 @@ void check(const offload_copy_t& copy, CheckedCopy* checked) {
       }
     }
   }
+  check_index("dst_index", copy.dst_index, copy.n, written);
+  check_index("src_index", copy.src_index, copy.n, written);
+  for (size_t a = 0; a < written.size(); ++a) {
+    for (size_t b = a + 1; b < written.size(); ++b)
+      checked->dst_components_overlap |= rows_overlap(written[a], written[b]);
+  }
   params.components = checked->components.data();
   params.num_components = copy.num_components;
   params.dst_index = {copy.dst_index, 1, true};
   params.src_index = {copy.src_index, 1, true};
   params.n = copy.n;
+}
+
+void run(const SparseCopyParams& params, const IndexScan& scan, int32_t max_threads) {
+  const CopyPlan plan = plan_copy(params, scan, std::max(max_threads, 1));
+  std::vector<std::thread> others;
+  others.reserve(static_cast<size_t>(plan.parts));
+  int part = 1;
+  try {
+    for (; part < plan.parts; ++part) {
+      others.emplace_back([&params, &plan, part] { copy_part(params, plan, part); });
+    }
+  } catch (const std::exception&) {  // no more threads to be had: this one does the rest
+  }
+  copy_part(params, plan, 0);
+  for (; part < plan.parts; ++part) copy_part(params, plan, part);
+  for (std::thread& other : others) other.join();
 }
 
 }  // namespace
@@ -94,19 +128,13 @@ void sparse_copy(const offload_copy_t& copy) {
   CheckedCopy checked;
   check(copy, &checked);
   const IndexScan scan = scan_indices(checked.params);
-  const CopyPlan plan = plan_copy(checked.params, scan, std::max(copy.threads, 1));
-  std::vector<std::thread> others;
-  others.reserve(static_cast<size_t>(plan.parts));
-  int part = 1;
-  try {
-    for (; part < plan.parts; ++part) {
-      others.emplace_back([&checked, &plan, part] { copy_part(checked.params, plan, part); });
-    }
-  } catch (const std::exception&) {  // no more threads to be had: this one does the rest
+  if (!checked.dst_components_overlap) return run(checked.params, scan, copy.threads);
+  for (const Component& component : checked.components) {
+    SparseCopyParams one = checked.params;
+    one.components = &component;
+    one.num_components = 1;
+    run(one, scan, copy.threads);
   }
-  copy_part(checked.params, plan, 0);
-  for (; part < plan.parts; ++part) copy_part(checked.params, plan, part);
-  for (std::thread& other : others) other.join();
 }
 
 }  // namespace torch_offload

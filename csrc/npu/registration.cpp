@@ -5,11 +5,22 @@
 #include "ops.h"
 
 namespace torch_offload {
+namespace {
 
-TORCH_LIBRARY_IMPL(offload, PrivateUse1, m) { implement<&sparse_copy_npu, &sparse_copy_ptrs_npu>(m); }
-TORCH_LIBRARY_IMPL(offload, SparsePrivateUse1, m) { implement<&sparse_copy_npu, &sparse_copy_ptrs_npu>(m); }
-TORCH_LIBRARY_IMPL(offload, SparseCsrPrivateUse1, m) { implement<&sparse_copy_npu, &sparse_copy_ptrs_npu>(m); }
-TORCH_LIBRARY_IMPL(offload, QuantizedPrivateUse1, m) { implement<&sparse_copy_npu, &sparse_copy_ptrs_npu>(m); }
-TORCH_LIBRARY_IMPL(offload, NestedTensorPrivateUse1, m) { implement<&sparse_copy_npu, &sparse_copy_ptrs_npu>(m); }
+void plan_residency_npu(const ResidencyTensors& tensors) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false,
+                              "plan_residency: expected tensors on the CPU (there is no NPU kernel of this operator "
+                              "yet), got topk on ",
+                              tensors.topk.device());
+}
 
+void implement_npu(torch::Library& m) { implement<&sparse_copy_npu, &sparse_copy_ptrs_npu, &plan_residency_npu>(m); }
+
+TORCH_LIBRARY_IMPL(offload, PrivateUse1, m) { implement_npu(m); }
+TORCH_LIBRARY_IMPL(offload, SparsePrivateUse1, m) { implement_npu(m); }
+TORCH_LIBRARY_IMPL(offload, SparseCsrPrivateUse1, m) { implement_npu(m); }
+TORCH_LIBRARY_IMPL(offload, QuantizedPrivateUse1, m) { implement_npu(m); }
+TORCH_LIBRARY_IMPL(offload, NestedTensorPrivateUse1, m) { implement_npu(m); }
+
+}  // namespace
 }  // namespace torch_offload

@@ -44,7 +44,7 @@ uint64_t allocate_slab(uint64_t bytes) {
     OFFLOAD_ACL(aclrtCreateStream, &stream);
     OFFLOAD_ACL(aclrtMemsetAsync, slab, bytes, 0, bytes, stream);
     OFFLOAD_ACL(aclrtSynchronizeStream, stream);
-    OFFLOAD_ACL(aclrtDestroyStream, std::exchange(stream, nullptr));
+    OFFLOAD_ACL(aclrtDestroyStream, stream);
   } catch (...) {
     if (stream != nullptr) aclrtDestroyStream(stream);
     aclrtFree(slab);

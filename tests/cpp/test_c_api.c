@@ -265,6 +265,20 @@ static void test_sparse_copy(void) {
     }
   }
 
+  /* Destinations that lie over an index. */
+  offload_component_t over = {k_src, dst_index, 4, 4, 8, 8, 8};
+  int64_t before[N];
+  memcpy(before, dst_index, sizeof(before));
+  copy.components = &over;
+  copy.num_components = 1;
+  EXPECT_CODE(OFFLOAD_ERROR_VALUE, "dst and dst_index not to overlap", offload_sparse_copy(&copy));
+  over.dst = src_index + N - 1;
+  over.dst_rows = 1;
+  EXPECT_CODE(OFFLOAD_ERROR_VALUE, "dst and src_index not to overlap", offload_sparse_copy(&copy));
+  EXPECT(memcmp(before, dst_index, sizeof(before)) == 0);
+  copy.components = components;
+  copy.num_components = 2;
+
   /* Without indices: row i to row i. */
   copy.dst_index = copy.src_index = NULL;
   copy.n = ROWS;

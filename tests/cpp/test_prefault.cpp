@@ -4,8 +4,13 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <stdexcept>
+#include <thread>
 
 #include "check.h"
 #include "error.h"
@@ -41,6 +46,42 @@ TEST(prefault_in_parallel) {
       EXPECT_EQ(resident_bytes(*mapping), mapping->length());
     }
   }
+}
+
+// Each call waits until three threads are inside one: a single thread would never get through its first.
+TEST(prefault_uses_its_threads) {
+  std::vector<std::string> warnings;
+  SystemCalls calls = faked();
+  static std::mutex mutex;
+  static std::condition_variable more;
+  static std::set<std::thread::id> threads;
+  threads.clear();
+  calls.madvise = [](void* address, size_t length, int advice) {
+    if (advice == MADV_POPULATE_WRITE) {
+      std::unique_lock<std::mutex> lock(mutex);
+      threads.insert(std::this_thread::get_id());
+      more.notify_all();
+      more.wait_for(lock, std::chrono::seconds(20), [] { return threads.size() == 3; });
+    }
+    return madvise(address, length, advice);
+  };
+  MappingOptions options = plain(80 * kMiB);
+  options.prefault_threads = 3;
+  const auto mapping = create(options, calls, &warnings);
+  EXPECT_EQ(threads.size(), size_t{3});
+}
+
+TEST(never_means_never) {
+  std::vector<std::string> warnings;
+  SystemCalls calls = faked();
+  static int advice_given;
+  calls.madvise = [](void* address, size_t length, int advice) {
+    if (advice == MADV_NOHUGEPAGE || advice == MADV_HUGEPAGE) advice_given = advice;
+    return madvise(address, length, advice);
+  };
+  advice_given = 0;
+  const auto mapping = create(plain(8 * kMiB), calls, &warnings);
+  EXPECT_EQ(advice_given, MADV_NOHUGEPAGE);
 }
 
 TEST(prefault_on_an_old_kernel_touches) {
