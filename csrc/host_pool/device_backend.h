@@ -39,8 +39,8 @@ class DeviceBackend {
   virtual std::vector<DevicePiece> map(int32_t device, std::byte* base, uint64_t bytes, uint64_t unit,
                                        std::vector<std::string>* warnings) = 0;
 
-  // Undoes it; false if the device keeps some of it: then the memory must stay. The work of streams that uses the memory
-  // has ended.
+  // Undoes it; false if the device keeps some of it: then the memory must stay. The work of streams that uses the
+  // memory has ended.
   virtual bool unmap(int32_t device, std::byte* base) noexcept = 0;
 
   // The streams that this thread gives work to, as far as nobody records what they use (torch's asynchronous copies).

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -51,16 +52,18 @@ class FakeBackend final : public DeviceBackend {
   std::vector<StreamUse> current_streams(int32_t) noexcept override { return current; }
 
   std::function<bool()> fence(const std::vector<StreamUse>& uses) override {
-    fences += !uses.empty();
-    streams = uses;
     if (uses.empty()) return [] { return true; };
+    ++fences;
+    const std::lock_guard<std::mutex> lock(mutex);
+    streams = uses;
     return [this] { return passed.load(); };
   }
 
   bool fails = false;
   uint64_t piece_bytes = 0;
   int live = 0;
-  int fences = 0;
+  std::atomic<int> fences = 0;
+  std::mutex mutex;
   std::vector<StreamUse> current;
   std::vector<StreamUse> streams;
   std::atomic<bool> passed{true};
@@ -148,7 +151,7 @@ TEST(a_block_waits_for_its_streams) {
   device.passed = false;
   device.fences = 0;
   block.reset();
-  EXPECT_EQ(device.fences, 1);
+  EXPECT_EQ(device.fences.load(), 1);
   EXPECT_EQ(device.streams.size(), 2u);
   EXPECT_EQ(pool->stats().deferred_blocks, 1u);
   EXPECT_THROWS(OutOfMemoryError, "", pool->allocate(64));
@@ -162,7 +165,7 @@ TEST(a_block_waits_for_its_streams) {
   EXPECT(!pool->wait_for_streams(9000, 0, std::chrono::seconds(10)));
   // The next holder of the memory starts without streams.
   pool->allocate(8192).reset();
-  EXPECT_EQ(device.fences, 1);
+  EXPECT_EQ(device.fences.load(), 1);
 }
 
 TEST(a_block_waits_for_the_current_stream_although_nobody_has_recorded_it) {

@@ -2,6 +2,7 @@
 """A pool whose memory a device addresses: registration, copies, the same bytes as host and device tensors, the end."""
 
 import gc
+import mmap
 import time
 import warnings
 
@@ -194,6 +195,36 @@ def test_a_tensor_of_another_process_across_pieces_that_lie_apart():
     with pytest.raises(ValueError, match="got one across two"):
         attached.device_view(imported)
     torch_offload.sparse_copy(torch.zeros(MIB, dtype=torch.uint8, device=DEVICE), imported[:MIB])
+
+
+def mapped_file():
+    return torch.frombuffer(mmap.mmap(-1, 4 * 64), dtype=torch.uint8).view(4, 64)
+
+
+@support.simulator
+@pytest.mark.parametrize("function", ["aclrtHostGetDevicePointer", "aclrtPointerGetAttributes"])
+@pytest.mark.parametrize("make", [lambda: torch.zeros(4, 64, dtype=torch.uint8), mapped_file])
+def test_memory_that_the_runtime_knows_nothing_of(make, function):
+    """Also when it fails to answer: never taken for memory that the device can address."""
+    rows = torch.zeros(4, 64, dtype=torch.uint8, device=DEVICE)
+    text = r"got ordinary host memory; allocate it with torch_offload.HostPool\(..., device='npu:0'\)"
+    with pytest.raises(ValueError, match=text):
+        torch_offload.sparse_copy(rows, make())
+    with sim_cann.failing(function), pytest.raises((ValueError, RuntimeError)):
+        torch_offload.sparse_copy(rows, make())
+    torch_offload.sparse_copy(rows, torch_offload.HostPool(MIB, device="npu:0").empty((4, 64), dtype=torch.uint8))
+
+
+@support.simulator
+def test_memory_is_not_registered_twice(pool):
+    tensor = numbered(pool, 20)
+    for address in (tensor.data_ptr() // 4096 * 4096, tensor.data_ptr() // 4096 * 4096 + 4096):
+        with pytest.raises(RuntimeError, match=r"aclrtHostRegisterV2: expected .* to map .*, got code 507910"):
+            support._C_npu.register_host_memory(0, address, 8192)
+    assert pool.stats().device_registered
+    rows = torch.zeros(20, 64, dtype=torch.int64, device=DEVICE)
+    torch_offload.sparse_copy(rows, tensor)
+    assert torch.equal(rows.cpu(), tensor)
 
 
 # The same bytes.
