@@ -69,9 +69,10 @@ def find_difference(
     at = position.view(1)
     host, kept = model.host[number], resident.caches[number]
     (after, selected, rows), (expected_after, expected_selected, expected_rows) = ours, expected
+    on_host = at.to(host.latent.device)
     pairs = {
-        "appended latent row": (host.latent.index_select(0, at), kept.latent.index_select(0, at)),
-        "appended rotary row": (host.rope.index_select(0, at), kept.rope.index_select(0, at)),
+        "appended latent row": (host.latent[on_host].to(at.device), kept.latent[at]),
+        "appended rotary row": (host.rope[on_host].to(at.device), kept.rope[at]),
         "appended indexer key": (model.index_keys[number][at], resident.index_keys[number][at]),
         "selection": (selected, expected_selected),
         "latent rows": (rows.latent, expected_rows.latent),

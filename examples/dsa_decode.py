@@ -4,7 +4,7 @@
 The cache of every layer lives in a `HostPool`. Each step, in each layer: the new token's rows are appended to the host,
 the indexer scores all tokens and selects the best, one `sparse_copy` moves their rows (latent and rotary keys) into one
 small buffer, and attention reads that buffer. Only the indexer's keys and the buffer stay on the device. On an NPU the
-cache is host memory that torch_npu has registered for the device: kernels read it, nothing else does.
+pool is registered with the device, whose kernels then read and write it.
 
 Every layer of every step is checked: a second decoder with the same weights keeps everything resident and uses plain
 torch. What both append, select, read and make of it must be the same bits. It exists for that check alone.
@@ -56,9 +56,11 @@ class OffloadedDecoder:
         self.top_k = top_k
         self.device = device
         layers = len(decoder.layers)
-        self.pool, host_empty = host_memory(device, layers, capacity)
+        row_bytes = (LATENT + ROPE) * CACHE_DTYPE.itemsize
+        # A little more than the rows, because each block is rounded up to the alignment.
+        self.pool = torch_offload.HostPool(layers * (capacity * row_bytes + 4096), device=device, name="kv_cache")
         on_device = functools.partial(torch.zeros, device=device)
-        self.host = [new_cache(host_empty, capacity) for _ in range(layers)]
+        self.host = [new_cache(self.pool.empty, capacity) for _ in range(layers)]
         self.index_keys = [on_device(capacity, INDEX_KEY, dtype=CACHE_DTYPE) for _ in range(layers)]
         self.buffer = new_cache(on_device, top_k)
         self.copy_seconds = 0.0
@@ -128,18 +130,6 @@ class OffloadedDecoder:
         layers = len(self.host)
         total = layers * self.top_k * (len(self.moved) + 1) if self.resident is None else self.resident.stats().misses
         self.moved.append(total - sum(self.moved))
-
-
-def host_memory(device: torch.device, layers: int, capacity: int):
-    """Returns a pool or None, and a function like `torch.empty` for host memory that the device can address."""
-    if device.type == "npu":
-        import torch_npu
-
-        return None, lambda shape, dtype: torch_npu.empty_with_swapped_memory(shape, dtype=dtype, device=device)
-    row_bytes = (LATENT + ROPE) * CACHE_DTYPE.itemsize
-    # A little more than the rows, because each block is rounded up to the alignment.
-    pool = torch_offload.HostPool(layers * (capacity * row_bytes + 4096), name="kv_cache")
-    return pool, pool.empty
 
 
 def wait(device: torch.device) -> None:
@@ -225,7 +215,7 @@ def report(model: OffloadedDecoder, args: argparse.Namespace, step_seconds: list
     held = [model.buffer] if model.resident is None else [Cache(*model.resident.rows(n)) for n in range(layers)]
     buffer_bytes = sum(cache.latent.nbytes + cache.rope.nbytes for cache in held)
     index_bytes = sum(keys.nbytes for keys in model.index_keys)
-    stats = None if model.pool is None else model.pool.stats()
+    stats = model.pool.stats()
     return {
         "checked": f"{args.steps} steps x {layers} layers, all bit-identical to a resident decoder",
         "steps": args.steps,
@@ -242,15 +232,14 @@ def report(model: OffloadedDecoder, args: argparse.Namespace, step_seconds: list
         "device_cache_bytes": buffer_bytes + index_bytes,
         "device_buffer_bytes": buffer_bytes,
         "full_cache_bytes": layers * capacity * row_bytes + index_bytes,
-        "pool": None
-        if stats is None
-        else {
+        "pool": {
             "capacity": stats.capacity,
             "used": stats.used,
             "free": stats.free,
             "peak": stats.peak,
             "live_blocks": stats.live_blocks,
             "page_size": stats.page_size,
+            "device_registered": stats.device_registered,
         },
         "step_seconds": step_seconds,
     }
@@ -259,12 +248,11 @@ def report(model: OffloadedDecoder, args: argparse.Namespace, step_seconds: list
 def show(figures: dict, args: argparse.Namespace) -> None:
     """Prints the figures as a table."""
     pool = figures["pool"]
-    host = "host memory registered by torch_npu"
-    if pool is not None:
-        host = (
-            f"{size(pool['used'])} used in {pool['live_blocks']} blocks, {size(pool['free'])} free, "
-            f"peak {size(pool['peak'])}, pages of {size(pool['page_size'])}"
-        )
+    host = (
+        f"{size(pool['used'])} used in {pool['live_blocks']} blocks, {size(pool['free'])} free, "
+        f"peak {size(pool['peak'])}, pages of {size(pool['page_size'])}"
+    )
+    host += ", registered with the device" if pool["device_registered"] else ""
     copy = "inside the compiled step"
     if figures["copy_gb_per_s"] is not None:
         copy = f"{figures['copy_gb_per_s']:.2f} GB/s, {figures['copy_share']:.0%} of the step"
