@@ -55,6 +55,7 @@ sanitize-simulator: simulator  ## the same of the simulated runtime and of the k
 bench: build  ## print the measured ratios
 	$(BIN)/python benchmarks/bench_sparse_copy.py
 	$(BIN)/python benchmarks/bench_host_pool.py
+	$(BIN)/python benchmarks/bench_residency.py
 
 bench-npu: build-npu simulator  ## print what the NPU kernel does, counted on the simulated runtime
 	PYTHONSAFEPATH=1 $(ON_SIMULATOR) $(NPU_BIN)/python benchmarks/bench_npu_counters.py

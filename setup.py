@@ -32,7 +32,9 @@ CORE_SOURCES = [
     "csrc/cpu/resident_set.cpp",
     "csrc/cpu/row_loops.cpp",
     "csrc/host_pool/block_allocator.cpp",
+    "csrc/host_pool/current_pool.cpp",
     "csrc/host_pool/default_pool.cpp",
+    "csrc/host_pool/device_memory.cpp",
     "csrc/host_pool/host_pool.cpp",
     "csrc/host_pool/mapping.cpp",
     "csrc/host_pool/memory_info.cpp",
@@ -70,17 +72,21 @@ NPU_SOURCES = [
     "csrc/tensor_checks.cpp",
     "csrc/overlap.cpp",
     "csrc/npu/acl_api.cpp",
+    "csrc/npu/host_allocator.cpp",
     "csrc/npu/host_memory.cpp",
     "csrc/npu/kernel_binary.cpp",
     "csrc/npu/launch.cpp",
     "csrc/npu/placement.cpp",
     "csrc/npu/platform.cpp",
+    "csrc/npu/pool_backend.cpp",
+    "csrc/npu/pool_views.cpp",
     "csrc/npu/python_bindings.cpp",
     "csrc/npu/registration.cpp",
     "csrc/npu/runtime.cpp",
     "csrc/npu/sparse_copy.cpp",
     "csrc/npu/sparse_copy_ptrs.cpp",
     "csrc/npu/status.cpp",
+    "csrc/npu/stream_fence.cpp",
     "op_host/sparse_copy_tiling.cpp",
 ]
 
@@ -132,8 +138,9 @@ def npu_extensions():
                 # Headers of others: their warnings are not ours.
                 *(f"-isystem{torch_npu / path}" for path in ("include", "include/third_party/acl/inc")),
             ],
+            extra_link_args=["-Wl,-rpath,$ORIGIN"],
             library_dirs=[str(torch_npu / "lib")],
-            libraries=["torch_npu"],
+            libraries=["torch_npu", "offload"],
         )
     ]
 

@@ -5,8 +5,12 @@
 
 #include <torch/extension.h>
 
+#include <chrono>
+
+#include "c_api/offload.h"
 #include "error.h"
 #include "gil_release.h"
+#include "host_pool/current_pool.h"
 #include "host_pool/default_pool.h"
 #include "host_pool/host_pool.h"
 #include "pool_tensors.h"
@@ -17,6 +21,8 @@ namespace {
 namespace py = pybind11;
 
 using PoolPtr = std::shared_ptr<HostPool>;
+
+constexpr auto kPatience = std::chrono::seconds(10);  // with a stream that does not get on
 
 // `progress(done, total)` runs with the GIL, in the thread that creates the pool; what it raises reaches the caller.
 Progress to_progress(const py::object& progress) {
@@ -106,8 +112,21 @@ py::dict handle_dict(const PoolPtr& pool) {
 }
 
 PoolPtr attach(int64_t pid, int fd, uint64_t inode, uint64_t capacity, uint64_t length, uint64_t page_size,
-               const std::string& name) {
-  return HostPool::attach({pid, fd, inode, capacity, length, page_size, name});
+               const std::string& name, int32_t device) {
+  return HostPool::attach({pid, fd, inode, capacity, length, page_size, name}, device);
+}
+
+// Blocks that a stream still uses may be what is missing: then it takes time, which is not the GIL's.
+at::Tensor empty(const PoolPtr& pool, const std::vector<int64_t>& sizes, at::ScalarType dtype) {
+  try {
+    return empty_in_pool(pool, sizes, dtype);
+  } catch (const OutOfMemoryError&) {
+    const GilRelease unlocked;
+    uint64_t bytes = c10::elementSize(dtype);
+    for (const int64_t size : sizes) bytes *= static_cast<uint64_t>(size);
+    if (!pool->wait_for_streams(bytes, 0, kPatience)) throw;
+  }
+  return empty_in_pool(pool, sizes, dtype);
 }
 
 void translate_errors(std::exception_ptr error) {
@@ -147,7 +166,7 @@ void bind_pool(py::module_& m) {
                     return HostPool::create(options, progress);
                   }))
       .def_static("attach", &attach, Unlocked())
-      .def("empty", &empty_in_pool)
+      .def("empty", &empty)
       .def("view", &view_of_pool)
       .def("close", &HostPool::close, Unlocked())
       .def("closed", &HostPool::closed)
@@ -157,6 +176,13 @@ void bind_pool(py::module_& m) {
       .def("capacity", &HostPool::capacity)
       .def("name", [](const HostPool& pool) { return decoded(pool.options().name); })
       .def("warnings", &HostPool::warnings)
+      .def("device", &HostPool::device)
+      .def("device_address",
+           [](const HostPool& pool, uintptr_t address, uint64_t bytes) {
+             return pool.device_address(reinterpret_cast<const void*>(address), bytes);
+           })
+      .def("host_address", [](const HostPool& pool,
+                              uint64_t address) { return reinterpret_cast<uintptr_t>(pool.host_address(address)); })
       .def("contains", [](const HostPool& pool,
                           uintptr_t address) { return pool.contains(reinterpret_cast<const void*>(address)); })
       .def("offset_of", [](const HostPool& pool, uintptr_t address) {
@@ -169,6 +195,9 @@ void bind_pool(py::module_& m) {
   m.def("uninit_default_pool", &uninit_default_pool, Unlocked());
   m.def("default_pool_is_initialized", &default_pool_is_initialized);
   m.def("default_pool", &default_pool);
+  m.def("push_current_pool", &push_current_pool);
+  m.def("pop_current_pool", &pop_current_pool);
+  m.def("last_error", &offload_last_error);
 }
 
 }  // namespace torch_offload

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torch_offload import _C
 from torch_offload.pool_arguments import check_cpu, plain_dtype, pool_options, require_dense_memory, shape_of
+from torch_offload.pool_device import DeviceAccess, device_index
 from torch_offload.pool_types import PoolBlock, PoolHandle, PoolStats, TensorMeta
 from torch_offload.progress import ProgressBar
 
@@ -34,7 +35,7 @@ __all__ = [
 _warned: set[str] = set()
 
 
-class HostPool:
+class HostPool(DeviceAccess):
     """A fixed amount of host memory that hands out CPU tensors.
 
     The memory is one mapping. Blocks are chosen by best fit and joined with their free neighbours when they come
@@ -49,7 +50,9 @@ class HostPool:
 
     Args:
         capacity (int): Bytes, rounded up to the page size and the alignment.
-        device (torch.device, str or None): Accelerator that shall address the memory. None or "cpu" keeps it plain.
+        device (torch.device, str or None): NPU that shall address the memory, like "npu:0": `sparse_copy` then takes
+            tensors of the pool as they are, and `use` and `device_view` give tensors on it. None or "cpu" keeps the
+            memory plain.
         alignment (int): Of every block, in bytes; a power of two from 16 to 2 MiB.
         huge_pages (str): `"auto"` takes explicit huge pages, else transparent ones, else normal pages;
             `"require"` raises instead of falling back to normal pages; `"never"` takes normal pages. What came of
@@ -68,7 +71,8 @@ class HostPool:
         ValueError: An argument is outside its rule, or the NUMA node does not exist.
         torch.OutOfMemoryError: The system, or the control group of this process, has not that much memory (or,
             with `"require"`, not that many huge pages).
-        RuntimeError: The system denies memory that processes can share.
+        RuntimeError: The system denies memory that processes can share, or the device does not map the memory; the
+            message names the call and its code.
 
     Example:
         >>> pool = torch_offload.HostPool(1 << 20)
@@ -164,7 +168,8 @@ class HostPool:
     def close(self) -> None:
         """Refuses new tensors from now on; waits for copies of the C interface that are under way.
 
-        Tensors that are alive stay valid: the memory goes with the last of them. May be called again.
+        Tensors that are alive stay valid: the memory goes with the last of them, and not before the streams of the
+        device that have used it have passed. May be called again.
         """
         self._pool.close()
 
@@ -178,7 +183,7 @@ class HostPool:
         return self._handle
 
     @classmethod
-    def attach(cls, handle: PoolHandle) -> HostPool:
+    def attach(cls, handle: PoolHandle, *, device: torch.device | str | None = None) -> HostPool:
         """Maps the pool of another process: the same bytes, without a copy.
 
         The memory stays until the last process that has it mapped ends. Only its owner hands out tensors; here
@@ -186,10 +191,13 @@ class HostPool:
 
         Args:
             handle (PoolHandle): From `share`.
+            device (torch.device, str or None): NPU of this process that shall address the memory, whichever the owner
+                has chosen for itself.
 
         Raises:
-            TypeError: `handle` is no PoolHandle.
-            RuntimeError: The owner is gone, or may not be read.
+            TypeError: `handle` is no PoolHandle, or `device` no device.
+            ValueError: `device` is neither the CPU nor an NPU of this machine.
+            RuntimeError: The owner is gone, or may not be read, or the device does not map the memory.
 
         Example:
             >>> pool = torch_offload.HostPool(1 << 30, shared=True)      # one process
@@ -200,8 +208,11 @@ class HostPool:
         """
         if not isinstance(handle, PoolHandle):
             raise TypeError(f"HostPool.attach: expected a PoolHandle, got {handle!r}")
-        values = (getattr(handle, field.name) for field in dataclasses.fields(handle))
-        return cls._wrap(_C.HostPool.attach(*values), handle)
+        values = [getattr(handle, field.name) for field in dataclasses.fields(handle)]
+        values.append(device_index("HostPool.attach", device))
+        pool = cls._wrap(_C.HostPool.attach(*values), handle)
+        _warn(pool._pool)
+        return pool
 
     def export(self, tensor: Tensor) -> TensorMeta:
         """Returns where a tensor lies in a shared pool, for `import_` in another process; no byte is copied.

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torch_offload.pool_device import device_index
+
 __all__ = ["check_cpu", "plain_dtype", "pool_options", "require_dense_memory", "shape_of"]
 
 _NO_NUMA_NODE = -1
-_NO_DEVICE = -1
 _QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 
 
@@ -30,7 +31,7 @@ def pool_options(
     lock: bool = False,
 ) -> tuple[int, int, str, int, int, int, bool, bool, str]:
     """Returns the options of `HostPool` as the compiled side takes them, or raises TypeError or ValueError."""
-    check_cpu("HostPool", device)
+    index = device_index("HostPool", device)
     values = {
         "capacity": (capacity, 2**62),
         "alignment": (alignment, 2**62),
@@ -53,7 +54,7 @@ def pool_options(
         huge_pages,
         _NO_NUMA_NODE if numa_node is None else numbers["numa_node"],
         numbers["prefault_threads"],
-        _NO_DEVICE,
+        index,
         shared,
         lock,
         texts["name"],
@@ -69,8 +70,8 @@ def check_cpu(what: str, device: torch.device | str | None) -> None:
     # The string of a device that this torch does not know is no torch.device.
     if str(device).partition(":")[0] != "cpu":
         raise ValueError(
-            f"{what}: expected device to be None or 'cpu', got {str(device)!r}; a pool that an NPU can address needs "
-            "the NPU backend, which is not loaded"
+            f"{what}: expected device to be None or 'cpu', got {str(device)!r}; `use` and `device_view` of a pool that "
+            "the NPU backend serves give tensors on its NPU"
         )
 
 

@@ -2,6 +2,7 @@
 #include "c_api/offload.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -10,6 +11,7 @@
 
 #include "c_api/sparse_copy.h"
 #include "error.h"
+#include "host_pool/current_pool.h"
 #include "host_pool/default_pool.h"
 
 namespace torch_offload {
@@ -17,6 +19,9 @@ namespace torch_offload {
 namespace {
 
 constexpr uint64_t kDeviceBlockAlignment = 512;  // what device allocators give, and their users rely on
+
+// torch holds the lock of its allocator meanwhile.
+constexpr auto kPatience = std::chrono::seconds(1);
 
 thread_local std::string last_error;
 
@@ -116,6 +121,16 @@ PoolOptions options_of(const offload_config_t& config) {
 void check_device(const HostPool& pool, int device) {
   if (pool.options().device != device) {
     throw ValueError(join("device: expected the pool's device ", pool.options().device, ", got ", device));
+  }
+}
+
+// Blocks that a stream still uses may be what is missing.
+void* allocate_patiently(HostPool& pool, uint64_t bytes) {
+  try {
+    return pool.allocate_raw(bytes, kDeviceBlockAlignment);
+  } catch (const OutOfMemoryError&) {
+    if (!pool.wait_for_streams(bytes, kDeviceBlockAlignment, kPatience)) throw;
+    return pool.allocate_raw(bytes, kDeviceBlockAlignment);
   }
 }
 
@@ -225,19 +240,26 @@ int32_t offload_stats(offload_stats_t* stats) {
 void* offload_alloc_fn(ssize_t size, int device, void* /*stream*/) {
   void* block = nullptr;
   guarded([&] {
-    const std::shared_ptr<HostPool> pool = default_pool();
+    const std::shared_ptr<HostPool> pool = current_pool();
     check_device(*pool, device);
     if (size < 0) throw ValueError(join("size: expected at least 0, got ", size));
-    block = pool->allocate_raw(static_cast<uint64_t>(size), kDeviceBlockAlignment);
+    const auto bytes = static_cast<uint64_t>(size);
+    void* const host = allocate_patiently(*pool, bytes);
+    block = pool->device() == kNoDevice || bytes == 0
+                ? host
+                : reinterpret_cast<void*>(static_cast<uintptr_t>(pool->device_address(host, bytes)));
   });
   return block;
 }
 
-void offload_free_fn(void* ptr, ssize_t /*size*/, int device, void* /*stream*/) {
+void offload_free_fn(void* ptr, ssize_t /*size*/, int device, void* stream) {
   guarded([&] {
     if (ptr == nullptr) return;
-    const std::shared_ptr<HostPool> pool = pool_of(ptr);
+    std::shared_ptr<HostPool> pool = find_pool_of_device(device, reinterpret_cast<uintptr_t>(ptr));
+    void* const host = pool != nullptr ? pool->host_address(reinterpret_cast<uintptr_t>(ptr)) : ptr;
+    if (pool == nullptr) pool = pool_of(ptr);
     check_device(*pool, device);
-    free_in(*pool, ptr);
+    if (pool->device() != kNoDevice && stream != nullptr) pool->record_use(host, {device, stream});
+    free_in(*pool, host);
   });
 }

@@ -48,7 +48,7 @@ typedef struct offload_config {
   uint64_t struct_size;
   uint64_t capacity;        /* bytes; rounded up to pages */
   uint64_t alignment;       /* of every block: a power of two from 16 to 2 MiB; 0: 64 */
-  int32_t device;           /* OFFLOAD_NO_DEVICE: host memory only, all that this library supports */
+  int32_t device;           /* OFFLOAD_NO_DEVICE: host memory only; others need torch_offload's backend for it */
   int32_t huge_pages;       /* OFFLOAD_HUGE_PAGES_* */
   int32_t numa_node;        /* OFFLOAD_NO_NUMA_NODE: not bound */
   int32_t prefault_threads; /* 0: pages come with their first touch */
@@ -136,9 +136,11 @@ typedef struct offload_stats {
 /* Fills in one consistent snapshot; set struct_size first. */
 OFFLOAD_API int32_t offload_stats(offload_stats_t* stats);
 
-/* The signatures of PyTorch's pluggable allocators, over the same pool. `device` must be the pool's; `stream` is not
- * used: a block may be handed out again at once. Blocks are aligned to 512 bytes at least. NULL and
- * offload_last_error() on failure. The size that is given to offload_free_fn is ignored: the pool knows it. */
+/* The signatures of PyTorch's pluggable allocators, over the same pool, or over the one whose HostPool.use() this
+ * thread is in. `device` must be the pool's. Addresses are those of the device, of the host if the pool has none. A
+ * block is handed out again once what `stream` had to do when it was freed has ended; NULL: at once. Blocks are aligned
+ * to 512 bytes at least. NULL and offload_last_error() on failure. The size that is given to offload_free_fn is
+ * ignored: the pool knows it. */
 OFFLOAD_API void* offload_alloc_fn(ssize_t size, int device, void* stream);
 OFFLOAD_API void offload_free_fn(void* ptr, ssize_t size, int device, void* stream);
 

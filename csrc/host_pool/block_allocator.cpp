@@ -24,17 +24,36 @@ void check_alignment(uint64_t alignment) {
   }
 }
 
-BlockAllocator::BlockAllocator(uint64_t capacity, uint64_t alignment) : capacity_(capacity), alignment_(alignment) {
+BlockAllocator::BlockAllocator(uint64_t capacity, uint64_t alignment, std::vector<uint64_t> seams)
+    : capacity_(capacity), alignment_(alignment), seams_(std::move(seams)) {
   check_alignment(alignment);
   if (capacity == 0 || capacity >= kMaxCapacity || capacity % alignment != 0) {
     throw ValueError(join("capacity: expected a positive multiple of ", alignment, " below 2^62, got ", capacity));
   }
   spare_.reserve(kSpareNodes);
   stats_.capacity = capacity;
-  Blocks::node_type node = make_node();
-  node.key() = 0;
-  node.mapped().size = capacity;
-  insert_free_entry(blocks_.insert(std::move(node)).position);
+  for (size_t i = 0; i <= seams_.size(); ++i) {
+    Blocks::node_type node = make_node();
+    node.key() = i == 0 ? 0 : seams_[i - 1];
+    node.mapped().size = (i == seams_.size() ? capacity : seams_[i]) - node.key();
+    insert_free_entry(blocks_.insert(std::move(node)).position);
+  }
+}
+
+bool BlockAllocator::fits(uint64_t size, uint64_t alignment) {
+  if (size == 0) return true;
+  if (size > capacity_) return false;
+  return find_fit(align_up(size, alignment_), std::max(alignment, alignment_)) != free_by_size_.end();
+}
+
+uint64_t BlockAllocator::block_at(uint64_t offset) const noexcept {
+  if (offset >= capacity_) return UINT64_MAX;
+  const auto block = std::prev(blocks_.upper_bound(offset));
+  return block->second.free ? UINT64_MAX : block->first;
+}
+
+bool BlockAllocator::is_seam(uint64_t offset) const noexcept {
+  return std::binary_search(seams_.begin(), seams_.end(), offset);
 }
 
 uint64_t BlockAllocator::allocate(uint64_t size, uint64_t alignment, BlockOwner owner) {
@@ -112,14 +131,24 @@ uint64_t BlockAllocator::carve(BySize::iterator fit, uint64_t size, uint64_t ali
   return start;
 }
 
-FreeResult BlockAllocator::free(uint64_t offset, BlockOwner owner) noexcept {
-  if (offset == zero_size_offset()) return free_zero_size(owner);
+FreeResult BlockAllocator::check_free(uint64_t offset, BlockOwner owner) const noexcept {
+  if (offset == zero_size_offset()) {
+    return live_zero_size_[static_cast<int>(owner)] == 0 ? FreeResult::kDoubleFree : FreeResult::kFreed;
+  }
   if (offset >= capacity_) return FreeResult::kForeign;
-  Blocks::iterator block = std::prev(blocks_.upper_bound(offset));
+  const auto block = std::prev(blocks_.upper_bound(offset));
   if (block->second.free) return FreeResult::kDoubleFree;
   if (block->first != offset) return FreeResult::kInterior;
-  if (block->second.owner != owner) return FreeResult::kForeign;
+  return block->second.owner == owner ? FreeResult::kFreed : FreeResult::kForeign;
+}
 
+FreeResult BlockAllocator::free(uint64_t offset, BlockOwner owner) noexcept {
+  if (const FreeResult result = check_free(offset, owner); result != FreeResult::kFreed) return result;
+  if (offset == zero_size_offset()) {
+    free_zero_size(owner);
+    return FreeResult::kFreed;
+  }
+  Blocks::iterator block = blocks_.find(offset);
   stats_.used -= block->second.size;
   stats_.requested -= block->second.requested;
   --stats_.live_blocks;
@@ -128,12 +157,12 @@ FreeResult BlockAllocator::free(uint64_t offset, BlockOwner owner) noexcept {
   block->second.requested = 0;
 
   const Blocks::iterator next = std::next(block);
-  if (next != blocks_.end() && next->second.free) {
+  if (next != blocks_.end() && next->second.free && !is_seam(next->first)) {
     remove_free_entry(next);
     block->second.size += next->second.size;
     recycle(blocks_.extract(next));
   }
-  if (block != blocks_.begin() && std::prev(block)->second.free) {
+  if (block != blocks_.begin() && std::prev(block)->second.free && !is_seam(block->first)) {
     const Blocks::iterator previous = std::prev(block);
     remove_free_entry(previous);
     previous->second.size += block->second.size;
@@ -144,14 +173,11 @@ FreeResult BlockAllocator::free(uint64_t offset, BlockOwner owner) noexcept {
   return FreeResult::kFreed;
 }
 
-FreeResult BlockAllocator::free_zero_size(BlockOwner owner) noexcept {
-  uint64_t& live = live_zero_size_[static_cast<int>(owner)];
-  if (live == 0) return FreeResult::kDoubleFree;
-  --live;
+void BlockAllocator::free_zero_size(BlockOwner owner) noexcept {
+  --live_zero_size_[static_cast<int>(owner)];
   --stats_.live_blocks;
   stats_.live_raw_blocks -= owner == BlockOwner::kRaw;
   ++stats_.frees;
-  return FreeResult::kFreed;
 }
 
 AllocatorStats BlockAllocator::stats() const noexcept {

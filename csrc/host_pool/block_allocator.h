@@ -3,8 +3,8 @@
 // Best-fit allocator over the offsets [0, capacity) of some memory that it never touches.
 //
 // Structures: `blocks_` holds every block, live or free, ordered by offset, without a gap between them; two free
-// blocks are never neighbours. `free_by_size_` holds the free ones ordered by (size, offset). Each block owns its
-// entry for `free_by_size_` for its whole life, so that freeing allocates nothing and cannot fail.
+// blocks are never neighbours, except at a seam. `free_by_size_` holds the free ones ordered by (size, offset). Each
+// block owns its entry for `free_by_size_` for its whole life, so that freeing allocates nothing and cannot fail.
 //
 // Cost: O(log n). One exception: a request aligned more strictly than the allocator itself that no free block is
 // sure to hold looks at every block of sufficient size before it is refused.
@@ -69,9 +69,16 @@ struct AllocatorStats {
 
 class OFFLOAD_CORE_API BlockAllocator {
  public:
-  // `capacity` is a positive multiple of `alignment`, below 2^62.
+  // `capacity` is a positive multiple of `alignment`, below 2^62. No block reaches across one of the `seams`, which are
+  // multiples of `alignment` inside the capacity in ascending order.
   // @throws ValueError
-  BlockAllocator(uint64_t capacity, uint64_t alignment);
+  BlockAllocator(uint64_t capacity, uint64_t alignment, std::vector<uint64_t> seams = {});
+
+  // Whether allocate() would succeed.
+  bool fits(uint64_t size, uint64_t alignment = 0);
+
+  // The offset of the live block that holds the byte at `offset`; UINT64_MAX if none does.
+  uint64_t block_at(uint64_t offset) const noexcept;
 
   // Returns the offset of a block of `size` bytes at a multiple of `alignment` (0: the allocator's own; a smaller
   // one is raised to it). Size 0 never fails and takes no memory: its offset is zero_size_offset().
@@ -81,6 +88,8 @@ class OFFLOAD_CORE_API BlockAllocator {
   // Gives the block that starts at `offset` back and merges it with its free neighbours. Anything but kFreed leaves
   // the state unchanged.
   FreeResult free(uint64_t offset, BlockOwner owner = BlockOwner::kRaw) noexcept;
+  // What free() would return.
+  FreeResult check_free(uint64_t offset, BlockOwner owner) const noexcept;
 
   // One offset for all blocks of size 0, behind the memory and aligned to kMaxAlignment.
   uint64_t zero_size_offset() const { return align_up(capacity_, kMaxAlignment); }
@@ -107,11 +116,13 @@ class OFFLOAD_CORE_API BlockAllocator {
   void recycle(Blocks::node_type node) noexcept;
   void insert_free_entry(Blocks::iterator block) noexcept;
   void remove_free_entry(Blocks::iterator block) noexcept;
-  FreeResult free_zero_size(BlockOwner owner) noexcept;
+  void free_zero_size(BlockOwner owner) noexcept;
+  bool is_seam(uint64_t offset) const noexcept;
   [[noreturn]] void throw_out_of_memory(uint64_t size, uint64_t alignment) const;
 
   const uint64_t capacity_;
   const uint64_t alignment_;
+  const std::vector<uint64_t> seams_;
   Blocks blocks_;
   BySize free_by_size_;
   std::vector<Blocks::node_type> spare_;  // nodes of merged blocks, for the next splits

@@ -2,14 +2,12 @@
 #include "host_pool/host_pool.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <iterator>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "error.h"
+#include "host_pool/host_pool_state.h"
 #include "host_pool/pool_registry.h"
 #include "host_pool/process_generation.h"
 
@@ -18,8 +16,6 @@ namespace torch_offload {
 namespace {
 
 constexpr auto kHugePageMeasureInterval = std::chrono::seconds(1);
-constexpr auto kDeferredPollInterval = std::chrono::microseconds(50);
-constexpr auto kDeferredPatience = std::chrono::seconds(10);
 
 uint64_t rounded_capacity(const PoolOptions& options) {
   check_alignment(options.alignment);
@@ -31,32 +27,11 @@ uint64_t rounded_capacity(const PoolOptions& options) {
 
 }  // namespace
 
-struct HostPool::Deferred {
-  const void* data;
-  std::function<bool()> ready;
-};
-
-struct HostPool::State {
-  State(uint64_t capacity, uint64_t alignment) : allocator(capacity, alignment) {}
-
-  std::mutex mutex;
-  BlockAllocator allocator;
-  std::vector<Deferred> deferred;
-  std::atomic<bool> has_deferred{false};  // written under the mutex
-  uint64_t being_polled = 0;              // deferred blocks that a thread has taken out to ask for
-  uint64_t double_frees = 0;
-  uint64_t foreign_frees = 0;
-  uint64_t page_size = 0;
-  uint64_t huge_bytes = 0;
-  std::chrono::steady_clock::time_point last_measured;
-  bool closed = false;
-  std::shared_ptr<HostPool> keep_alive;  // set while closed with raw blocks
-};
-
 std::shared_ptr<HostPool> HostPool::create(const PoolOptions& options, const Progress& progress,
                                            const SystemCalls& calls) {
-  if (options.device != kNoDevice) {
-    throw ValueError(join("device: expected ", kNoDevice, " (host only), got ", options.device));
+  if (options.device != kNoDevice && device_backend() == nullptr) {
+    throw ValueError(join("device: expected ", kNoDevice, " (host only), got ", options.device,
+                          "; others need a device backend, and none is loaded"));
   }
   MappingOptions wanted;
   wanted.length = rounded_capacity(options);
@@ -75,7 +50,8 @@ std::shared_ptr<HostPool> HostPool::make(const PoolOptions& options, std::unique
                                          uint64_t capacity, bool attached, std::vector<std::string> warnings) {
   std::shared_ptr<HostPool> pool(new HostPool(options, std::move(mapping), capacity, attached));
   pool->warnings_ = std::move(warnings);
-  pool->state_ = std::make_unique<State>(capacity, options.alignment);
+  if (options.device != kNoDevice) pool->map_for_device();
+  pool->state_ = std::make_unique<State>(capacity, options.alignment, pool->seams());
   pool->state_->page_size = pool->mapping_->page_size();
   pool->state_->huge_bytes = pool->mapping_->huge_bytes();
   register_pool(pool);
@@ -95,9 +71,13 @@ HostPool::~HostPool() {
     (void)state_.release();
     return;
   }
-  if (state_ == nullptr) return;  // creation failed half way
-  unregister_pool(*this);
-  wait_for_deferred();
+  bool idle = true;
+  if (state_ != nullptr) {  // else creation failed half way
+    unregister_pool(*this);
+    idle = wait_for_deferred();
+  }
+  // Memory that a stream may still use is given up, with its registration.
+  if (!idle || (backend_ != nullptr && !backend_->unmap(device(), base()))) (void)mapping_.release();
 }
 
 PoolBlock HostPool::allocate(uint64_t size, uint64_t alignment) {
@@ -115,20 +95,65 @@ void* HostPool::allocate_block(uint64_t size, uint64_t alignment, BlockOwner own
   poll_deferred();
   const std::lock_guard<std::mutex> lock(state_->mutex);
   if (state_->closed) throw StateError("HostPool: expected an open pool, got a closed one");
-  return base() + state_->allocator.allocate(size, alignment, owner);
+  void* const data = base() + state_->allocator.allocate(size, alignment, owner);
+  if (owner == BlockOwner::kRaw && state_->keep_alive == nullptr) state_->keep_alive = shared_from_this();
+  return data;
 }
 
 FreeResult HostPool::free_raw(void* data) noexcept { return free_block(data, BlockOwner::kRaw); }
 
 FreeResult HostPool::free_block(const void* data, BlockOwner owner) noexcept {
   if (forked()) return FreeResult::kForked;
+  if (backend_ == nullptr) return release_block(data, owner);
+  try {
+    std::vector<StreamUse> streams = backend_->current_streams(device());
+    {
+      const std::lock_guard<std::mutex> lock(state_->mutex);
+      const FreeResult result = check_free(data, owner);
+      if (result != FreeResult::kFreed) return count_wrong_free(result);
+      BlockUses& uses = state_->uses[offset_of(data)];
+      uses.freed = true;
+      add_uses(uses.streams, streams);
+      streams = std::move(uses.streams);
+    }
+    std::function<bool()> passed = backend_->fence(streams);
+    if (!passed()) {
+      defer(data, owner, std::move(passed));
+      return FreeResult::kFreed;
+    }
+  } catch (...) {  // no memory to remember the block: it is lost, not handed out
+    return FreeResult::kFreed;
+  }
+  return release_block(data, owner);
+}
+
+FreeResult HostPool::check_free(const void* data, BlockOwner owner) const noexcept {
+  if (!contains(data) || attached_) return FreeResult::kForeign;
+  const auto uses = state_->uses.find(offset_of(data));
+  if (uses != state_->uses.end() && uses->second.freed) return FreeResult::kDoubleFree;
+  return state_->allocator.check_free(offset_of(data), owner);
+}
+
+FreeResult HostPool::count_wrong_free(FreeResult result) noexcept {
+  state_->double_frees += result == FreeResult::kDoubleFree;
+  state_->foreign_frees += result == FreeResult::kForeign || result == FreeResult::kInterior;
+  return result;
+}
+
+// Gives a block back that no stream uses.
+FreeResult HostPool::release_block(const void* data, BlockOwner owner) noexcept {
   std::shared_ptr<HostPool> last_reference;  // dropped after the lock: it may end this pool
   const std::lock_guard<std::mutex> lock(state_->mutex);
   const bool mine = contains(data) && !attached_;
   const FreeResult result = mine ? state_->allocator.free(offset_of(data), owner) : FreeResult::kForeign;
-  if (result == FreeResult::kDoubleFree) ++state_->double_frees;
-  if (result == FreeResult::kForeign || result == FreeResult::kInterior) ++state_->foreign_frees;
-  if (state_->closed && state_->allocator.stats().live_raw_blocks == 0) last_reference = std::move(state_->keep_alive);
+  if (result == FreeResult::kFreed) {
+    state_->uses.erase(offset_of(data));
+  } else {
+    count_wrong_free(result);
+  }
+  if (state_->allocator.stats().live_raw_blocks == state_->deferred_raw_blocks) {
+    last_reference = std::move(state_->keep_alive);
+  }
   return result;
 }
 
@@ -144,7 +169,6 @@ void HostPool::close() noexcept {
   if (forked()) return;
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
-    if (!state_->closed && state_->allocator.stats().live_raw_blocks != 0) state_->keep_alive = shared_from_this();
     state_->closed = true;
   }
   gate_.close_and_wait();
@@ -158,6 +182,7 @@ bool HostPool::closed() const noexcept {
 
 PoolStats HostPool::stats() {
   check_not_forked("stats");
+  poll_deferred();
   PoolStats out;
   bool measure = false;
   {
@@ -179,6 +204,7 @@ PoolStats HostPool::stats() {
   out.locked = mapping_->locked();
   out.shared = mapping_->shared();
   out.attached = attached_;
+  out.device_registered = backend_ != nullptr;
   if (measure) {  // reads /proc: not under the lock
     out.huge_bytes = mapping_->measure_huge_bytes();
     out.page_size = out.huge_bytes == mapping_->length() ? kHugePageSize : small_page_size();
@@ -212,56 +238,6 @@ void HostPool::check_not_forked(const char* what) const {
   }
 }
 
-// Deferred blocks. A block in `deferred` is live for the allocator; only its handle has gone.
-
-void HostPool::defer(const void* data, std::function<bool()> ready) {
-  if (forked()) return;
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->deferred.push_back({data, std::move(ready)});
-  state_->has_deferred.store(true, std::memory_order_release);
-}
-
-void HostPool::poll_deferred() {
-  std::vector<Deferred> asked;
-  if (!state_->has_deferred.load(std::memory_order_acquire)) return;  // the usual case, without the lock
-  {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    asked.swap(state_->deferred);
-    state_->being_polled += asked.size();
-  }
-  const auto taken = asked.size();
-  const auto still_used = std::stable_partition(asked.begin(), asked.end(), [](Deferred& block) {
-    try {
-      return block.ready();
-    } catch (...) {
-      return false;  // not known to be ready
-    }
-  });
-  for (auto block = asked.begin(); block != still_used; ++block) free_block(block->data, BlockOwner::kHandle);
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->being_polled -= taken;
-  state_->deferred.insert(state_->deferred.end(), std::make_move_iterator(still_used),
-                          std::make_move_iterator(asked.end()));
-  state_->has_deferred.store(!state_->deferred.empty(), std::memory_order_release);
-}
-
-// Memory that a stream may still write is never unmapped: after some patience it is given up instead.
-void HostPool::wait_for_deferred() noexcept {
-  const auto deadline = std::chrono::steady_clock::now() + kDeferredPatience;
-  while (true) {
-    try {
-      poll_deferred();
-    } catch (...) {  // out of memory: ask again
-    }
-    if (state_->deferred.empty()) return;
-    if (std::chrono::steady_clock::now() > deadline) {
-      (void)mapping_.release();
-      return;
-    }
-    std::this_thread::sleep_for(kDeferredPollInterval);
-  }
-}
-
 PoolBlock::PoolBlock(PoolBlock&& other) noexcept
     : pool_(std::move(other.pool_)),
       data_(std::exchange(other.data_, nullptr)),
@@ -288,7 +264,7 @@ void PoolBlock::reset() noexcept {
 
 void PoolBlock::reset_when(std::function<bool()> ready) {
   if (owns_) {
-    pool_->defer(data_, std::move(ready));
+    pool_->defer(data_, BlockOwner::kHandle, std::move(ready));
     owns_ = false;
   }
   reset();

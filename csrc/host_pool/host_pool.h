@@ -2,18 +2,23 @@
 //
 // HostPool: one mapping, the allocator over it, and the rules of their lifetime.
 //
-// Ownership: a pool is held by std::shared_ptr. Every PoolBlock holds its pool. A closed pool with raw blocks
-// (allocate_raw) holds itself until the last of them is freed. The mapping goes with the pool.
+// Ownership: a pool is held by std::shared_ptr. Every PoolBlock holds its pool. A pool with raw blocks (allocate_raw)
+// holds itself until the last of them is freed. The mapping goes with the pool, its registration with a device before.
+//
+// Streams: work that a device was given may use a block after its holder has dropped it. record_use() tells the pool,
+// which then hands the block out again only once the streams have passed the point where it was given back.
 //
 // Locking: `State::mutex` guards everything in State; it is held for O(log n) work only, never while a predicate,
-// a system call that may wait, or code of the caller runs. The mapping and the options never change. The copy gate is
-// lock free. The registry of pools has its own mutex, which is never held together with another one.
+// a call of the device backend, a system call that may wait, or code of the caller runs. The mapping and the options
+// never change. The copy gate is lock free. The registry of pools has its own mutex, which is never held together with
+// another one.
 //
 // Fork: in a child of the process that made the pool, reading and writing the memory works (private memory is the
 // child's own copy), allocation throws StateError, freeing and closing do nothing. None of them touches State, which
 // another thread may have been changing at the fork.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,6 +28,7 @@
 
 #include "host_pool/block_allocator.h"
 #include "host_pool/copy_gate.h"
+#include "host_pool/device_backend.h"
 #include "host_pool/mapping.h"
 #include "visibility.h"
 
@@ -111,22 +117,42 @@ class OFFLOAD_CORE_API HostPool : public std::enable_shared_from_this<HostPool> 
                                           const SystemCalls& calls = system_calls());
 
   // Maps the memory of another process's pool. Only its owner allocates: here view() gives the blocks.
+  // `device` may address it here, whatever the owner has chosen.
   // @throws StateError when the owner is gone or may not be read, OutOfMemoryError when the addresses cannot be had
-  static std::shared_ptr<HostPool> attach(const PoolHandle& handle);
+  static std::shared_ptr<HostPool> attach(const PoolHandle& handle, int32_t device = kNoDevice);
   // The same with a descriptor that was passed over a socket; takes `fd` over, also when it throws.
-  static std::shared_ptr<HostPool> attach_fd(int fd, const PoolHandle& handle);
+  static std::shared_ptr<HostPool> attach_fd(int fd, const PoolHandle& handle, int32_t device = kNoDevice);
 
   ~HostPool();
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
 
   // `alignment` 0 is the pool's. Size 0 is valid, also when full; its address must not be accessed.
+  // OutOfMemoryError also counts blocks as used that a stream may still use: see wait_for_streams.
   // @throws ValueError (alignment), OutOfMemoryError, StateError (closed, attached, forked)
   PoolBlock allocate(uint64_t size, uint64_t alignment = 0);
   void* allocate_raw(uint64_t size, uint64_t alignment = 0);
 
   // Frees a block of allocate_raw, from any thread, also after close(). Wrong frees are counted and change nothing.
   FreeResult free_raw(void* data) noexcept;
+
+  // Blocks that were given back while a stream was using them come free with time. Waits until that has happened to one
+  // that holds `size` bytes, and returns true; false when that cannot come or `patience` has ended.
+  bool wait_for_streams(uint64_t size, uint64_t alignment, std::chrono::milliseconds patience);
+  // Whether there are such blocks. Takes no lock.
+  bool has_deferred_blocks() const noexcept;
+
+  // The work that the stream has been given so far may use the block around `data`, an address in the pool. It protects
+  // the block as told above, and the memory as a whole.
+  void record_use(const void* data, const StreamUse& use);
+
+  // The device that addresses the memory, or kNoDevice.
+  int32_t device() const { return options_.device; }
+  // Where that device finds [data, data + bytes) of this memory; 0 unless it finds it in one piece.
+  uint64_t device_address(const void* data, uint64_t bytes) const noexcept;
+  // The other way round; null unless the device's address is one of this memory.
+  void* host_address(uint64_t device_address) const noexcept;
+  const std::vector<DevicePiece>& device_pieces() const { return pieces_; }
 
   // [offset, offset + size) of the memory, keeping the pool alive but owning no block.
   // @throws ValueError when it is not inside the capacity
@@ -166,9 +192,14 @@ class OFFLOAD_CORE_API HostPool : public std::enable_shared_from_this<HostPool> 
 
   void* allocate_block(uint64_t size, uint64_t alignment, BlockOwner owner);
   FreeResult free_block(const void* data, BlockOwner owner) noexcept;
-  void defer(const void* data, std::function<bool()> ready);
+  FreeResult release_block(const void* data, BlockOwner owner) noexcept;
+  FreeResult check_free(const void* data, BlockOwner owner) const noexcept;
+  FreeResult count_wrong_free(FreeResult result) noexcept;
+  void defer(const void* data, BlockOwner owner, std::function<bool()> ready);
   void poll_deferred();
-  void wait_for_deferred() noexcept;
+  bool wait_for_deferred() noexcept;
+  void map_for_device();
+  std::vector<uint64_t> seams() const;
   void check_not_forked(const char* what) const;
 
   const PoolOptions options_;
@@ -176,6 +207,8 @@ class OFFLOAD_CORE_API HostPool : public std::enable_shared_from_this<HostPool> 
   const bool attached_;
   const uint64_t capacity_;
   std::unique_ptr<Mapping> mapping_;
+  DeviceBackend* backend_ = nullptr;  // set while the memory is registered with the device
+  std::vector<DevicePiece> pieces_;
   std::vector<std::string> warnings_;
   CopyGate gate_;
   std::unique_ptr<State> state_;  // leaked in a forked child
@@ -199,5 +232,8 @@ class CopyGuard {
 
 // The open pool, or the closed one with live blocks, that `data` belongs to; null if none does. O(log pools).
 OFFLOAD_CORE_API std::shared_ptr<HostPool> find_pool(const void* data);
+
+// The same by an address of the device.
+OFFLOAD_CORE_API std::shared_ptr<HostPool> find_pool_of_device(int32_t device, uint64_t address);
 
 }  // namespace torch_offload

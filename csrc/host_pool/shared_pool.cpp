@@ -33,7 +33,7 @@ PoolHandle HostPool::share() const {
   return handle;
 }
 
-std::shared_ptr<HostPool> HostPool::attach(const PoolHandle& handle) {
+std::shared_ptr<HostPool> HostPool::attach(const PoolHandle& handle, int32_t device) {
   const std::string path = join("/proc/", handle.pid, "/fd/", handle.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) {
@@ -41,10 +41,10 @@ std::shared_ptr<HostPool> HostPool::attach(const PoolHandle& handle) {
                           ") to be alive and of the same user, got ",
                           describe_errno(("open of " + path).c_str(), errno)));
   }
-  return attach_fd(fd, handle);
+  return attach_fd(fd, handle, device);
 }
 
-std::shared_ptr<HostPool> HostPool::attach_fd(int fd, const PoolHandle& handle) {
+std::shared_ptr<HostPool> HostPool::attach_fd(int fd, const PoolHandle& handle, int32_t device) {
   struct stat file = {};
   if (fstat(fd, &file) != 0 || file.st_ino != handle.inode || !S_ISREG(file.st_mode) ||
       static_cast<uint64_t>(file.st_size) != handle.length || handle.capacity > handle.length || handle.capacity == 0) {
@@ -56,6 +56,7 @@ std::shared_ptr<HostPool> HostPool::attach_fd(int fd, const PoolHandle& handle) 
   options.capacity = handle.capacity;
   options.shared = true;
   options.name = handle.name;
+  options.device = device;
   std::unique_ptr<Mapping> mapping = Mapping::attach(fd, handle.length, handle.page_size);
   return make(options, std::move(mapping), handle.capacity, true, {});
 }

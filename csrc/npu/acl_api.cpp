@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
+#include <torch_npu/csrc/core/npu/sys_ctrl/npu_sys_ctrl.h>
 
 #include <cstdio>
 
@@ -16,6 +17,11 @@ constexpr const char* kHowToUpdate =
     "; install CANN 8.1 or newer with the driver that belongs to it, and source its set_env.sh before Python starts";
 
 }  // namespace
+
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
 
 std::string recent_acl_message() {
   const char* message = aclGetRecentErrMsg();
@@ -55,6 +61,17 @@ void check_cann_version() {
   TORCH_CHECK(major > kOldestMajor || (major == kOldestMajor && minor >= kOldestMinor), "torch_offload: expected CANN ",
               kOldestMajor, '.', kOldestMinor, " or newer, got CANN ", version, kHowToUpdate);
 }
+
+aclmdlRI captured_graph(aclrtStream stream) {
+  const auto get_info = OFFLOAD_ACL_OPTIONAL(aclmdlRICaptureGetInfo);
+  if (get_info == nullptr) return nullptr;
+  aclmdlRICaptureStatus status = ACL_MODEL_RI_CAPTURE_STATUS_NONE;
+  aclmdlRI graph = nullptr;
+  check_acl("aclmdlRICaptureGetInfo", get_info(stream, &status, &graph));
+  return status == ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE ? graph : nullptr;
+}
+
+bool runtime_is_up() { return c10_npu::NpuSysCtrl::GetInstance().GetInitFlag(); }
 
 RelaxedCapture::RelaxedCapture() : mode_(ACL_MODEL_RI_CAPTURE_MODE_RELAXED) {
   if (const auto exchange = OFFLOAD_ACL_OPTIONAL(aclmdlRICaptureThreadExchangeMode)) {

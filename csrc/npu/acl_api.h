@@ -6,6 +6,7 @@
 
 #include <acl/acl.h>
 
+#include <exception>
 #include <string>
 
 // Calls a function that every CANN has, and throws if it fails.
@@ -32,6 +33,9 @@ namespace torch_offload::npu {
 // RuntimeError "<call>: expected success, got code <code>: <text of the runtime>" unless `code` is 0.
 void check_acl(const char* call, aclError code);
 
+// What an error says, without the trace that torch puts behind it.
+std::string first_line(const std::exception& error);
+
 // What the runtime last said in this thread, or "no details".
 std::string recent_acl_message();
 
@@ -43,6 +47,12 @@ std::string cann_version();
 
 // RuntimeError if CANN is older than the oldest one that this backend supports. Makes no call that needs a device.
 void check_cann_version();
+
+// The graph into which the stream is being captured, or null.
+aclmdlRI captured_graph(aclrtStream stream);
+
+// Whether ACL may be called: torch_npu has brought the runtime up, and not down again at the end of the process.
+bool runtime_is_up();
 
 // While it lives, this thread may make calls that have nothing to do with a capture that is going on elsewhere or on
 // another stream (allocate, load). Does nothing where the runtime has no captures.

@@ -8,6 +8,8 @@
 #include "npu/host_memory.h"
 #include "npu/kernel_binary.h"
 #include "npu/launch.h"
+#include "npu/pool_backend.h"
+#include "npu/pool_views.h"
 #include "npu/status.h"
 
 namespace torch_offload::npu {
@@ -31,7 +33,7 @@ void reset(c10::DeviceIndex device) {
 
 void register_host(c10::DeviceIndex device, uintptr_t address, uint64_t bytes) {
   const c10_npu::NPUGuard guard(device);
-  register_host_memory(device, address, bytes);
+  register_host_memory(device, address, bytes, bytes);
 }
 
 void check_runtime() {
@@ -51,6 +53,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("reset_status", &reset, unlocked);
   m.def("register_host_memory", &register_host, unlocked);
   m.def("unregister_host_memory", &unregister_host_memory, unlocked);
+  m.def("serve_pools", &serve_pools);
+  m.def("watch_streams", &watch_streams);
+  m.def("let_go_of_pools", &let_go_of_pools, unlocked);
+  m.def("host_view", &host_view);
+  m.def("device_view", &device_view);
 }
 
 }  // namespace torch_offload::npu

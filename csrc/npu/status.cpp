@@ -40,16 +40,6 @@ AllRecords& all_scratch() {
   return *instance;
 }
 
-// The graph into which the stream is being captured, or null.
-aclmdlRI captured_graph(aclrtStream stream) {
-  const auto get_info = OFFLOAD_ACL_OPTIONAL(aclmdlRICaptureGetInfo);
-  if (get_info == nullptr) return nullptr;
-  aclmdlRICaptureStatus status = ACL_MODEL_RI_CAPTURE_STATUS_NONE;
-  aclmdlRI graph = nullptr;
-  check_acl("aclmdlRICaptureGetInfo", get_info(stream, &status, &graph));
-  return status == ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE ? graph : nullptr;
-}
-
 uint64_t allocate_slab(uint64_t bytes) {
   const RelaxedCapture relaxed;
   void* slab = nullptr;
@@ -59,7 +49,7 @@ uint64_t allocate_slab(uint64_t bytes) {
     OFFLOAD_ACL(aclrtCreateStream, &stream);
     OFFLOAD_ACL(aclrtMemsetAsync, slab, bytes, 0, bytes, stream);
     OFFLOAD_ACL(aclrtSynchronizeStream, stream);
-    OFFLOAD_ACL(aclrtDestroyStream, std::exchange(stream, nullptr));
+    OFFLOAD_ACL(aclrtDestroyStream, stream);
   } catch (...) {
     if (stream != nullptr) aclrtDestroyStream(stream);
     aclrtFree(slab);

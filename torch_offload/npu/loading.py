@@ -6,6 +6,7 @@ The CPU works in any case: a problem with the NPU part is one warning at import,
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import sys
@@ -25,6 +26,7 @@ _EXTENSION = "torch_offload._C_npu"
 _REBUILD = "USE_NPU=1 pip install --no-build-isolation --force-reinstall --no-deps torch_offload"
 
 _refusals: list[torch.library.Library] = []  # kernels that only explain why there are none
+_served: list[ModuleType] = []  # what pools with a device need
 
 
 def attach() -> None:
@@ -71,6 +73,11 @@ def load() -> ModuleType:
         extension.check_runtime()
     except RuntimeError as error:
         raise ImportError(str(error).partition("\n")[0]) from error
+    if not _served:
+        extension.serve_pools()
+        # Registered after torch_npu's own function, so that it runs before that ends the runtime.
+        atexit.register(extension.let_go_of_pools)
+        _served.append(extension)
     return extension
 
 
