@@ -214,7 +214,7 @@ MUTANTS = {
         "arguments.status + i * arguments.statusStride",
         "arguments.status + i * sizeof(int64_t)",
     ),
-    "status_stored_before_it_is_written": (
+    "sum_stored_before_it_is_written": (
         POINTERS,
         "    AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(written);\n"
         "    AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(written);\n",
