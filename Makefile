@@ -12,7 +12,7 @@ SOURCES := setup.py pyproject.toml $(wildcard csrc/*.* csrc/*/*.* op_host/* op_k
 PYTHON_DIRS := torch_offload tests benchmarks examples setup.py
 CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' 'benchmarks/*.cpp')
 
-.PHONY: demo demo-npu test test-python test-cpp test-simulator test-npu test-npu-hardware build build-npu simulator \
+.PHONY: demo demo-npu bench-npu test test-python test-cpp test-simulator test-npu test-npu-hardware build build-npu simulator \
     lint format sanitize sanitize-simulator bench clean
 
 demo: build  ## decode over a real text with the cache in a host pool
@@ -55,6 +55,10 @@ sanitize-simulator: simulator  ## the same of the simulated runtime and of the k
 bench: build  ## print the measured ratios
 	$(BIN)/python benchmarks/bench_sparse_copy.py
 	$(BIN)/python benchmarks/bench_host_pool.py
+	$(BIN)/python benchmarks/bench_residency.py
+
+bench-npu: build-npu simulator  ## print what the NPU kernel does, counted on the simulated runtime
+	PYTHONSAFEPATH=1 $(ON_SIMULATOR) $(NPU_BIN)/python benchmarks/bench_npu_counters.py
 
 lint: build
 	$(BIN)/ruff check $(PYTHON_DIRS)

@@ -4,11 +4,13 @@
 Environment:
     DEBUG=1     -O0 -g and assertions instead of -O3.
     USE_NPU     1: build the NPU part, and fail if torch_npu is missing; 0: do not; unset: if torch_npu is installed.
+    ASCEND_HOME_PATH   CANN's folder (its set_env.sh sets it): compiles the device code of the NPU part, too.
     MAX_JOBS    compilers that run at once (torch.utils.cpp_extension reads it).
 """
 
 import importlib.util
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -17,6 +19,7 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).parent
@@ -81,6 +84,7 @@ NPU_SOURCES = [
     "csrc/npu/registration.cpp",
     "csrc/npu/runtime.cpp",
     "csrc/npu/sparse_copy.cpp",
+    "csrc/npu/sparse_copy_ptrs.cpp",
     "csrc/npu/status.cpp",
     "csrc/npu/stream_fence.cpp",
     "op_host/sparse_copy_tiling.cpp",
@@ -141,8 +145,54 @@ def npu_extensions():
     ]
 
 
+def load_device_code():
+    """torch_offload/npu/device_code.py, without the package around it, which needs its compiled modules."""
+    spec = importlib.util.spec_from_file_location("device_code", ROOT / "torch_offload" / "npu" / "device_code.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def build_device_code(folder):
+    """The kernels for every target that CANN's compiler knows. Without them the package works on the CPU.
+
+    They can be compiled later, so a failure is a warning, unless USE_NPU=1 insists on the NPU part.
+    """
+    device_code = load_device_code()
+    for stale in folder.glob("kernels-*"):
+        stale.unlink()
+    try:
+        built, failures = device_code.build_all(folder)
+    except device_code.KernelBuildError as error:
+        if os.environ.get("USE_NPU") == "1":
+            sys.exit(str(error))
+        built, failures = {}, [str(error)]
+    for failure in failures:
+        print(f"torch_offload: warning: device code not compiled: {failure}", file=sys.stderr)
+    for target in built:
+        print(f"torch_offload: device code compiled for {target} ({device_code.TARGETS[target]})")
+
+
+class BuildPython(build_py):
+    """Adds the sources of the device code, so that it can be compiled after the installation."""
+
+    def run(self):
+        super().run()
+        if not getattr(self, "editable_mode", False):
+            shutil.rmtree(Path(self.build_lib, "torch_offload", "op_kernel"), ignore_errors=True)
+            only_sources = shutil.ignore_patterns(".*")
+            shutil.copytree(ROOT / "op_kernel", Path(self.build_lib, "torch_offload", "op_kernel"), ignore=only_sources)
+
+
 class Build(BuildExtension):
-    """Builds `liboffload.so` under its plain name, lets `_C` link to it, puts the C header by it."""
+    """`liboffload.so` under its plain name with its C header, `_C` linked to it, device code where CANN is."""
+
+    def run(self):
+        super().run()
+        npu = next((ext for ext in self.extensions if ext.name == "torch_offload._C_npu"), None)
+        if npu is not None and os.environ.get("ASCEND_HOME_PATH"):
+            build_device_code(Path(self.get_ext_fullpath(npu.name)).parent / "npu")
 
     def get_ext_filename(self, fullname):
         filename = super().get_ext_filename(fullname)
@@ -163,4 +213,4 @@ class Build(BuildExtension):
 if sys.platform != "linux":
     sys.exit("torch_offload: expected to be built on Linux, got " + sys.platform)
 
-setup(ext_modules=[CORE, TORCH, *npu_extensions()], cmdclass={"build_ext": Build})
+setup(ext_modules=[CORE, TORCH, *npu_extensions()], cmdclass={"build_ext": Build, "build_py": BuildPython})

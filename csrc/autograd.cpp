@@ -23,10 +23,11 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-// "sparse_copy" of "offload::sparse_copy".
-std::string unqualified_name(const c10::OperatorHandle& op) {
-  const std::string& name = op.operator_name().name;
-  return name.substr(name.rfind(':') + 1);
+// What the user has called: "sparse_copy" of "offload::sparse_copy", and of "offload::_sparse_copy_3" or "..._cores".
+std::string public_name(const c10::OperatorHandle& op) {
+  const std::string& qualified = op.operator_name().name;
+  const std::string name = qualified.substr(qualified.rfind(':') + 1);
+  return name.front() == '_' ? name.substr(1, name.rfind('_') - 1) : name;
 }
 
 }  // namespace
@@ -40,9 +41,9 @@ void refuse_grad(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     for (size_t i = 0; i < count; ++i) {
       visit_tensors(torch::jit::peek(*stack, i, count), [&](const at::Tensor& tensor) {
         const bool has_tangent = forward && tensor.defined() && tensor._fw_grad(/*level=*/0).defined();
-        TORCH_CHECK_NOT_IMPLEMENTED(!has_tangent, unqualified_name(op), ": expected ", schema.arguments()[i].name(),
+        TORCH_CHECK_NOT_IMPLEMENTED(!has_tangent, public_name(op), ": expected ", schema.arguments()[i].name(),
                                     " to be no dual tensor (the operator has no derivative), got one with a tangent");
-        TORCH_CHECK_NOT_IMPLEMENTED(!(backward && tensor.requires_grad()), unqualified_name(op), ": expected ",
+        TORCH_CHECK_NOT_IMPLEMENTED(!(backward && tensor.requires_grad()), public_name(op), ": expected ",
                                     schema.arguments()[i].name(),
                                     " not to require grad (the operator has no derivative), got a tensor that does; "
                                     "call it under torch.no_grad() or on detached tensors");

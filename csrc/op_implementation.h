@@ -17,7 +17,7 @@ namespace torch_offload {
 constexpr size_t kMaxFixedArity = 4;
 
 // `_sparse_copy_N`: sparse_copy with N plain mutable tensors, which graphs can handle without copying one.
-// The kernel takes N destinations, N sources, the three optional tensors and the optional row limits.
+// The kernel takes N destinations, N sources, the three optional tensors and the optional limits.
 template <size_t>
 using TensorRef = const at::Tensor&;
 
@@ -28,8 +28,8 @@ template <auto kSparseCopy, size_t... I>
 struct FixedArity<kSparseCopy, std::index_sequence<I...>> {
   static void call(TensorRef<I>... dst, TensorRef<I>... src, const OptionalTensor& dst_index,
                    const OptionalTensor& src_index, const OptionalTensor& count, std::optional<c10::SymInt> dst_rows,
-                   std::optional<c10::SymInt> src_rows) {
-    kSparseCopy(std::array{dst...}, std::array{src...}, dst_index, src_index, count, {dst_rows, src_rows});
+                   std::optional<c10::SymInt> src_rows, std::optional<int64_t> cores) {
+    kSparseCopy(std::array{dst...}, std::array{src...}, dst_index, src_index, count, {dst_rows, src_rows, cores});
   }
 };
 
@@ -40,11 +40,29 @@ void implement_fixed_arities(torch::Library& m, std::index_sequence<I...>) {
    ...);
 }
 
-// The list operator: all components are here, so there are no other limits.
+// The public operators have no limits: all components are here, on all cores. Their twins with a number of cores:
 template <auto kSparseCopy>
 void call_list(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index, const OptionalTensor& src_index,
                const OptionalTensor& count) {
   kSparseCopy(dst, src, dst_index, src_index, count, {});
+}
+
+template <auto kSparseCopy>
+void call_list_cores(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
+                     const OptionalTensor& src_index, const OptionalTensor& count, int64_t cores) {
+  kSparseCopy(dst, src, dst_index, src_index, count, {std::nullopt, std::nullopt, cores});
+}
+
+template <auto kSparseCopyPtrs>
+void call_ptrs(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
+               const at::Tensor& count, at::Tensor& status) {
+  kSparseCopyPtrs(src_ptrs, dst_ptrs, lengths, count, status, std::nullopt);
+}
+
+template <auto kSparseCopyPtrs>
+void call_ptrs_cores(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
+                     const at::Tensor& count, at::Tensor& status, int64_t cores) {
+  kSparseCopyPtrs(src_ptrs, dst_ptrs, lengths, count, status, cores);
 }
 
 // plan_residency: its many tensors travel under their names.
@@ -60,7 +78,9 @@ void call_plan_residency(const at::Tensor& topk, const at::Tensor& request_ids, 
 template <auto kSparseCopy, auto kSparseCopyPtrs, auto kPlanResidency>
 void implement(torch::Library& m) {
   m.impl("sparse_copy", &call_list<kSparseCopy>);
-  m.impl("sparse_copy_ptrs", kSparseCopyPtrs);
+  m.impl("_sparse_copy_cores", &call_list_cores<kSparseCopy>);
+  m.impl("sparse_copy_ptrs", &call_ptrs<kSparseCopyPtrs>);
+  m.impl("_sparse_copy_ptrs_cores", &call_ptrs_cores<kSparseCopyPtrs>);
   m.impl("plan_residency", &call_plan_residency<kPlanResidency>);
   implement_fixed_arities<kSparseCopy>(m, std::make_index_sequence<kMaxFixedArity>());
 }

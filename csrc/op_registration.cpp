@@ -17,7 +17,7 @@ std::string fixed_arity_schema(size_t arity) {
   }
   return "_sparse_copy_" + std::to_string(arity) + "(" + dst + src +
          "Tensor? dst_index=None, Tensor? src_index=None, Tensor? count=None, SymInt? dst_rows=None, "
-         "SymInt? src_rows=None) -> ()";
+         "SymInt? src_rows=None, int? cores=None) -> ()";
 }
 
 // Calls `register_one(name)` for every operator.
@@ -25,6 +25,8 @@ template <typename RegisterOne>
 void for_each_op(const RegisterOne& register_one) {
   register_one("sparse_copy");
   register_one("sparse_copy_ptrs");
+  register_one("_sparse_copy_cores");
+  register_one("_sparse_copy_ptrs_cores");
   register_one("plan_residency");
   for (size_t arity = 1; arity <= kMaxFixedArity; ++arity) {
     register_one(("_sparse_copy_" + std::to_string(arity)).c_str());
@@ -45,6 +47,15 @@ TORCH_LIBRARY(offload, m) {
   m.def(
       "sparse_copy_ptrs(Tensor src_ptrs, Tensor dst_ptrs, Tensor lengths, Tensor count, Tensor(a!) status) "
       "-> ()",
+      tags);
+  // The same on so many cores of a device at most: the wrappers' `cores`, which is a constant of a graph.
+  m.def(
+      "_sparse_copy_cores(Tensor(a!)[] dst, Tensor[] src, Tensor? dst_index, Tensor? src_index, Tensor? count, "
+      "int cores) -> ()",
+      tags);
+  m.def(
+      "_sparse_copy_ptrs_cores(Tensor src_ptrs, Tensor dst_ptrs, Tensor lengths, Tensor count, Tensor(a!) status, "
+      "int cores) -> ()",
       tags);
   m.def(
       "plan_residency(Tensor topk, Tensor request_ids, Tensor(a!) owners, Tensor(b!) slot_tokens, Tensor(c!) lru, "

@@ -13,25 +13,25 @@ namespace torch_offload {
 
 // csrc/cpu: checks everything, then copies on the calling thread and torch's intra-op threads.
 void sparse_copy_cpu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                     const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits);
+                     const OptionalTensor& src_index, const OptionalTensor& count, const CallLimits& limits);
 void sparse_copy_ptrs_cpu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
-                          const at::Tensor& count, at::Tensor& status);
+                          const at::Tensor& count, at::Tensor& status, std::optional<int64_t> cores);
 
 // Changes the state of nobody before the requests of all have been checked.
 void plan_residency_cpu(const ResidencyTensors& tensors);
 
 // csrc/meta.cpp: the same checks, as far as they need no data.
 void sparse_copy_meta(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                      const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits);
+                      const OptionalTensor& src_index, const OptionalTensor& count, const CallLimits& limits);
 void sparse_copy_ptrs_meta(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
-                           const at::Tensor& count, at::Tensor& status);
+                           const at::Tensor& count, at::Tensor& status, std::optional<int64_t> cores);
 void plan_residency_meta(const ResidencyTensors& tensors);
 
 // csrc/npu (the module _C_npu): launches on the current stream of the destinations' device; defined in _C_npu alone.
 void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                     const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits);
+                     const OptionalTensor& src_index, const OptionalTensor& count, const CallLimits& limits);
 void sparse_copy_ptrs_npu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
-                          const at::Tensor& count, at::Tensor& status);
+                          const at::Tensor& count, at::Tensor& status, std::optional<int64_t> cores);
 
 // csrc/autograd.cpp: for every operator that mutates arguments and returns nothing.
 void refuse_grad(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

@@ -172,6 +172,11 @@ IndexView index_view(const ArgName& arg, const at::Tensor& table, const Placemen
   return {data, table.stride(0), table.itemsize() == sizeof(int64_t)};
 }
 
+void check_cores(std::string_view op, const std::optional<int64_t>& cores) {
+  TORCH_CHECK_VALUE(!cores || (1 <= *cores && *cores <= INT32_MAX), (ArgName{op, "cores"}),
+                    " to be a number of cores from 1, got ", *cores);
+}
+
 int64_t read_count(std::string_view op, const OptionalTensor& count, int64_t n) {
   if (!count) return n;
   const void* data = count->const_data_ptr();
@@ -182,7 +187,7 @@ int64_t read_count(std::string_view op, const OptionalTensor& count, int64_t n) 
 }
 
 SparseCopyArgs::SparseCopyArgs(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                               const OptionalTensor& src_index, const Placement& placement, const RowLimits& limits) {
+                               const OptionalTensor& src_index, const Placement& placement, const CallLimits& limits) {
   components_.reserve(dst.size());
   for (size_t c = 0; c < dst.size(); ++c) {
     const auto itemsize = static_cast<int64_t>(dst[c].itemsize());
@@ -200,8 +205,8 @@ SparseCopyArgs::SparseCopyArgs(at::TensorList dst, at::TensorList src, const Opt
   }
   params.components = components_.data();
   params.num_components = static_cast<int64_t>(components_.size());
-  params.dst_rows = least_rows(dst, limits.dst);
-  params.src_rows = least_rows(src, limits.src);
+  params.dst_rows = least_rows(dst, limits.dst_rows);
+  params.src_rows = least_rows(src, limits.src_rows);
   params.n = dst_index ? dst_index->size(0) : src_index ? src_index->size(0) : params.dst_rows;
   if (dst_index) params.dst_index = index_view({kSparseCopy, "dst_index"}, *dst_index, placement);
   if (src_index) params.src_index = index_view({kSparseCopy, "src_index"}, *src_index, placement);

@@ -28,12 +28,17 @@ bool check_sparse_copy(at::TensorList dst, at::TensorList src, const OptionalTen
 void check_sparse_copy_ptrs(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
                             const at::Tensor& count, const at::Tensor& status, const Placement& placement);
 
-// The least row counts of a call that a graph holds as several operators: each refuses what any of them would refuse.
-// None for a call that is whole.
-struct RowLimits {
-  std::optional<c10::SymInt> dst;
-  std::optional<c10::SymInt> src;
+// What some of the operators say beside their tensors.
+struct CallLimits {
+  // The least row counts of a call that a graph holds as several operators: each refuses what any of them would refuse.
+  // None for a call that is whole.
+  std::optional<c10::SymInt> dst_rows;
+  std::optional<c10::SymInt> src_rows;
+  std::optional<int64_t> cores;  // of a device, to be used at most; the CPU has its threads
 };
+
+// ValueError below 1.
+void check_cores(std::string_view op, const std::optional<int64_t>& cores);
 
 // Checked arguments as numbers and addresses of `placement`. They belong to the tensors, which must outlive this
 // object. Not copyable: `params` points into `components`.
@@ -42,7 +47,7 @@ class SparseCopyArgs {
   // Expects what check_sparse_copy has accepted. `n` stays the length of the index tensors: `count` is
   // applied by the backend, which alone knows whether it may read it.
   SparseCopyArgs(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                 const OptionalTensor& src_index, const Placement& placement, const RowLimits& limits);
+                 const OptionalTensor& src_index, const Placement& placement, const CallLimits& limits);
   SparseCopyArgs(const SparseCopyArgs&) = delete;
   SparseCopyArgs& operator=(const SparseCopyArgs&) = delete;
 

@@ -157,4 +157,13 @@ Result TilePointers(const PointerRequest& request, const Platform& platform, Lau
     return Result::LAUNCH;
 }
 
+Launch TilePointerStatus(const SparseCopyPtrsStatusArguments& arguments)
+{
+    Launch launch;
+    launch.blockDim = 1;
+    launch.arguments = {arguments.records, arguments.cores, arguments.status, arguments.statusStride};
+    launch.placeholderAddressOffset = launch.placeholderDataOffset = static_cast<uint32_t>(launch.ArgumentBytes());
+    return launch;
+}
+
 }  // namespace sparse_copy_tiling

@@ -61,22 +61,30 @@ enum class Result {
     BAD_PLATFORM,         // no cores, or too little unified buffer
 };
 
-// One launch: `arguments` as aclrtLaunchKernelWithHostArgs takes them, with one placeholder.
+// One launch: `arguments` as aclrtLaunchKernelWithHostArgs takes them, with one placeholder at most.
 struct Launch {
     uint32_t blockDim = 0;
-    std::vector<uint64_t> arguments;  // a SparseCopyLaunchArguments, then the tiling data, then the components
+    std::vector<uint64_t> arguments;  // the parameters; behind a SparseCopyLaunchArguments, the tiling data, components
     uint32_t placeholderAddressOffset = 0;
-    uint32_t placeholderDataOffset = 0;
+    uint32_t placeholderDataOffset = 0;  // where the parameters end
 
     uint64_t ArgumentBytes() const
     {
         return arguments.size() * sizeof(uint64_t);
+    }
+
+    bool HasPlaceholder() const
+    {
+        return placeholderDataOffset < ArgumentBytes();
     }
 };
 
 Result Tile(const Request& request, const Platform& platform, Launch& launch);
 
 Result TilePointers(const PointerRequest& request, const Platform& platform, Launch& launch);
+
+// The launch of sparse_copy_ptrs_status that has to follow on the same stream.
+Launch TilePointerStatus(const SparseCopyPtrsStatusArguments& arguments);
 
 // The parts of them, for tests and for callers with a launch of their own.
 uint32_t ChooseCoreCount(uint64_t entryCount, uint64_t entryBytes, uint32_t available);

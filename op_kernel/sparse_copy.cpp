@@ -26,9 +26,11 @@ extern "C" __global__ __aicore__ void sparse_copy_ptrs(GM_ADDR count, uint64_t c
 }
 
 // On one core, behind sparse_copy_ptrs on the same stream (SparseCopyPtrsStatusArguments).
-extern "C" __global__ __aicore__ void sparse_copy_ptrs_status(GM_ADDR records, uint64_t cores, GM_ADDR status)
+extern "C" __global__ __aicore__ void sparse_copy_ptrs_status(GM_ADDR records, uint64_t cores, GM_ADDR status,
+                                                              uint64_t statusStride)
 {
     KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
     AscendC::TPipe pipe;
-    SparseCopy::ReduceStatus(&pipe, reinterpret_cast<uint64_t>(records), cores, reinterpret_cast<uint64_t>(status));
+    SparseCopy::ReduceStatus(
+        &pipe, {reinterpret_cast<uint64_t>(records), cores, reinterpret_cast<uint64_t>(status), statusStride});
 }

@@ -155,45 +155,45 @@ private:
     uint64_t core_ = 0;
 };
 
-// What the operator's status tensor holds.
-struct PointerStatus {
-    int64_t copied;
-    int64_t skipped;
-    int64_t refused;
-    int64_t firstRefused;
-};
-
-// Adds up the records of the cores of a launch that has ended: one core, one transfer in, one out.
-__aicore__ inline void ReduceStatus(AscendC::TPipe* pipe, uint64_t records, uint64_t cores, uint64_t status)
+// Adds up the records of the cores of a launch that has ended, and writes the operator's status tensor, which may have
+// gaps between its numbers: one core, one transfer in, one out for each number.
+__aicore__ inline void ReduceStatus(AscendC::TPipe* pipe, const SparseCopyPtrsStatusArguments& arguments)
 {
     constexpr uint32_t RECORD_WORDS = sizeof(SparseCopyStatusRecord) / sizeof(uint32_t);
+    constexpr uint32_t NUMBERS = 4;
     AscendC::TBuf<AscendC::TPosition::VECCALC> buffer;
-    uint32_t bytes = static_cast<uint32_t>(cores * sizeof(SparseCopyStatusRecord));
-    pipe->InitBuffer(buffer, bytes + UB_BLOCK);
-    AscendC::LocalTensor<uint8_t> in = buffer.GetWithOffset<uint8_t>(bytes, 0);
-    AscendC::LocalTensor<uint8_t> out = buffer.GetWithOffset<uint8_t>(UB_BLOCK, bytes);
-    LoadBlocks(in, records, static_cast<uint32_t>(cores), sizeof(SparseCopyStatusRecord),
-               SPARSE_COPY_STATUS_PITCH - sizeof(SparseCopyStatusRecord));
-    AscendC::TEventID fetched = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
-    AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(fetched);
-    AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(fetched);
-    PointerStatus sum = {0, 0, 0, -1};
-    for (uint32_t core = 0; core < cores; ++core) {
-        SparseCopyStatusRecord record =
-            ReadStruct<SparseCopyStatusRecord>(in.ReinterpretCast<uint32_t>(), core * RECORD_WORDS);
-        sum.copied += static_cast<int64_t>(record.copied);
-        sum.skipped += static_cast<int64_t>(record.skipped);
-        sum.refused += static_cast<int64_t>(record.outOfRange);
-        int64_t position = static_cast<int64_t>(record.firstBad) - 1;
-        if (position >= 0 && (sum.firstRefused < 0 || position < sum.firstRefused)) {
-            sum.firstRefused = position;
+    uint32_t bytes = static_cast<uint32_t>(arguments.cores * sizeof(SparseCopyStatusRecord));
+    pipe->InitBuffer(buffer, bytes + NUMBERS * UB_BLOCK);
+    AscendC::LocalTensor<uint8_t> out = buffer.GetWithOffset<uint8_t>(NUMBERS * UB_BLOCK, bytes);
+    int64_t status[NUMBERS] = {0, 0, 0, -1};  // copied, skipped, refused, first refused
+    if (arguments.cores != 0) {
+        AscendC::LocalTensor<uint8_t> in = buffer.GetWithOffset<uint8_t>(bytes, 0);
+        LoadBlocks(in, arguments.records, static_cast<uint32_t>(arguments.cores), sizeof(SparseCopyStatusRecord),
+                   SPARSE_COPY_STATUS_PITCH - sizeof(SparseCopyStatusRecord));
+        AscendC::TEventID fetched = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
+        AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(fetched);
+        AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(fetched);
+        for (uint32_t core = 0; core < arguments.cores; ++core) {
+            SparseCopyStatusRecord record =
+                ReadStruct<SparseCopyStatusRecord>(in.ReinterpretCast<uint32_t>(), core * RECORD_WORDS);
+            status[0] += static_cast<int64_t>(record.copied);
+            status[1] += static_cast<int64_t>(record.skipped);
+            status[2] += static_cast<int64_t>(record.outOfRange);
+            int64_t position = static_cast<int64_t>(record.firstBad) - 1;
+            if (position >= 0 && (status[3] < 0 || position < status[3])) {
+                status[3] = position;
+            }
         }
     }
-    WriteStruct(out.ReinterpretCast<uint32_t>(), sum);
+    for (uint32_t i = 0; i < NUMBERS; ++i) {
+        WriteStruct(out[i * UB_BLOCK].ReinterpretCast<uint32_t>(), status[i]);
+    }
     AscendC::TEventID written = pipe->AllocEventID<AscendC::HardEvent::S_MTE3>();
     AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(written);
     AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(written);
-    StoreBlocks(status, out, 1, sizeof(sum), 0);
+    for (uint32_t i = 0; i < NUMBERS; ++i) {
+        StoreBlocks(arguments.status + i * arguments.statusStride, out[i * UB_BLOCK], 1, sizeof(int64_t), 0);
+    }
 }
 
 }  // namespace SparseCopy

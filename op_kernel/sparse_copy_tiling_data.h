@@ -67,8 +67,9 @@ struct SparseCopyPtrsTilingData {
 // The parameters of sparse_copy_ptrs_status, which follows sparse_copy_ptrs on the stream, on one core.
 struct SparseCopyPtrsStatusArguments {
     uint64_t records;
-    uint64_t cores;   // blockDim of the launch before
-    uint64_t status;  // int64[4]: copied, skipped, refused, position of the first refused entry or -1
+    uint64_t cores;         // blockDim of the launch before; 0: there was none, because there are no entries
+    uint64_t status;        // int64[4]: copied, skipped, refused, position of the first refused entry or -1
+    uint64_t statusStride;  // bytes from a number of the status to the next
 };
 
 // The parameters of sparse_copy and sparse_copy_ptrs, as they are packed for the launch. The tiling data (and its
@@ -98,7 +99,8 @@ constexpr uint32_t SPARSE_COPY_STATUS_PITCH = 512;
 
 static_assert(sizeof(SparseCopyTable) == 24 && sizeof(SparseCopyComponent) == 48 && sizeof(SparseCopyBuffers) == 24 &&
                   sizeof(SparseCopyTilingData) == 120 && sizeof(SparseCopyStatusRecord) == 64 &&
-                  sizeof(SparseCopyLaunchArguments) == 32 && sizeof(SparseCopyPtrsTilingData) == 112,
+                  sizeof(SparseCopyLaunchArguments) == 32 && sizeof(SparseCopyPtrsTilingData) == 112 &&
+                  sizeof(SparseCopyPtrsStatusArguments) == 32,
               "the kernel reads these structs word by word");
 
 #endif  // SPARSE_COPY_TILING_DATA_H

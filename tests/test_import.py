@@ -96,3 +96,29 @@ def test_not_installed(sources: Path):
         "import torch_offload"
     )
     assert "expected the package to be installed" in import_error(program, sources)
+
+
+COPY = """
+import torch, torch_offload
+rows = torch.zeros(2, 2)
+torch_offload.sparse_copy(rows, torch.arange(12.0).view(6, 2), src_index=torch.tensor([4, 1]))
+assert rows.tolist() == [[8.0, 9.0], [2.0, 3.0]]
+assert torch_offload.HostPool(4096).empty(3).numel() == 3
+"""
+
+
+def test_nothing_is_compiled_at_run_time(tmp_path: Path):
+    """Neither a compiler nor ninja nor a place to write is needed, so there is no lock to wait for."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".cache").write_text("no folder can be made here")
+    home.chmod(0o500)
+    env = {"PATH": "", "HOME": str(home), "TMPDIR": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    running = [
+        subprocess.Popen([sys.executable, "-c", COPY], env=env, cwd="/", stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in running:
+        _, errors = process.communicate(timeout=120)
+        assert (process.returncode, errors) == (0, "")
+    assert [path.name for path in home.iterdir()] == [".cache"]

@@ -17,7 +17,9 @@ UTILITIES = (
 )
 FIXED_ARITY = [getattr(torch.ops.offload, f"_sparse_copy_{n}").default for n in range(1, 5)]
 PTRS = torch.ops.offload.sparse_copy_ptrs.default
-OPERATORS = [torch.ops.offload.sparse_copy.default, *FIXED_ARITY, PTRS]
+CORES = torch.ops.offload._sparse_copy_cores.default
+PTRS_CORES = torch.ops.offload._sparse_copy_ptrs_cores.default
+OPERATORS = [torch.ops.offload.sparse_copy.default, *FIXED_ARITY, PTRS, CORES, PTRS_CORES]
 
 
 def written(operator: torch._ops.OpOverload) -> list[str]:
@@ -32,6 +34,7 @@ def test_sparse_copy(case: Case):
     if any(tensor.dtype.is_floating_point and tensor.element_size() == 1 for tensor in sample.dst):
         utilities = UTILITIES[1:]  # test_schema compares by arithmetic that torch has not for float8
     opcheck(torch.ops.offload.sparse_copy.default, sample.args(), test_utils=utilities)
+    opcheck(CORES, (*sample.args(), 7), test_utils=utilities)
     if len(sample.dst) <= len(FIXED_ARITY):
         operator = FIXED_ARITY[len(sample.dst) - 1]
         opcheck(operator, (*sample.dst, *sample.src, *sample.args()[2:]), test_utils=utilities)
@@ -60,6 +63,7 @@ def test_sparse_copy_ptrs(lengths: list[int], address_dtype: torch.dtype):
         torch.tensor([len(lengths)]),
     )
     opcheck(PTRS, (*tables, torch.full((4,), 77)), test_utils=UTILITIES)
+    opcheck(PTRS_CORES, (*tables, torch.full((4,), 77), 7), test_utils=UTILITIES)
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator._schema.name)
@@ -68,10 +72,12 @@ def test_schema_object(operator: torch._ops.OpOverload):
     expected = {
         "sparse_copy": ["dst"],
         "sparse_copy_ptrs": ["status"],
+        "_sparse_copy_cores": ["dst"],
+        "_sparse_copy_ptrs_cores": ["status"],
         **{f"_sparse_copy_{n}": [f"dst{c}" for c in range(n)] for n in range(1, 5)},
     }[name]
     assert written(operator) == expected
-    if name != "sparse_copy":  # a list has its alias set inside of its type
+    if expected != ["dst"]:  # a list has its alias set inside of its type
         sets = [a.alias_info.before_set for a in operator._schema.arguments if a.alias_info is not None]
         assert len(set().union(*sets)) == len(sets) == len(expected), "two written arguments of one alias set"
     assert operator._schema.returns == []

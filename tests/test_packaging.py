@@ -23,6 +23,8 @@ WHEEL = {
     "torch_offload/py.typed",
     "torch_offload/_C.*.so",
     "torch_offload/liboffload.so",
+    "torch_offload/op_kernel/*.cpp",
+    "torch_offload/op_kernel/*.h",
     "torch_offload/include/offload.h",
     "torch_offload-*.dist-info/METADATA",
     "torch_offload-*.dist-info/WHEEL",

@@ -212,3 +212,20 @@ def test_memory_does_not_grow():
     for _ in range(200):
         call_wrapper(sample)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4 << 10  # KiB
+
+
+def resident_kib() -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+
+def test_many_calls_of_many_entries_keep_no_memory():
+    entries = 65_537
+    dst, src = torch.zeros(entries, 8, dtype=torch.uint8), torch.ones(entries, 8, dtype=torch.uint8)
+    index = torch.randperm(entries, generator=torch.Generator().manual_seed(1))
+    for call in range(220):
+        torch_offload.sparse_copy(dst, src, index, index)
+        if call == 19:
+            before = resident_kib()
+    assert resident_kib() - before < entries * 8 // 1024  # less than one copy of what 200 calls have moved
+    assert (dst == 1).all()

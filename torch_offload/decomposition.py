@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ def _decompose(
     dst_index: Tensor | None = None,
     src_index: Tensor | None = None,
     count: Tensor | None = None,
+    cores: int | None = None,
 ) -> None:
     _refuse_jagged(dst, src, dst_index, src_index, count)
     _check_devices(dst, src, dst_index, src_index, count)
@@ -38,13 +40,16 @@ def _decompose(
         lower_storage_offsets()
     groups = group_by_storage(dst)
     _check_across_groups(dst, src, groups, by_position=dst_index is None and src_index is None)
-    limits = [] if len(groups) == 1 else _row_limits(dst, src)
+    limits: dict[str, Any] = {} if len(groups) == 1 else _row_limits(dst, src)
+    if cores is not None:
+        limits["cores"] = cores
     for group in groups:
         op = getattr(torch.ops.offload, f"_sparse_copy_{len(group)}").default
-        op(*(dst[c] for c in group), *(src[c] for c in group), dst_index, src_index, count, *limits)
+        op(*(dst[c] for c in group), *(src[c] for c in group), dst_index, src_index, count, **limits)
 
 
 _library.impl("sparse_copy", _decompose, "CompositeImplicitAutograd")
+_library.impl("_sparse_copy_cores", _decompose, "CompositeImplicitAutograd")
 
 
 def _refuse_jagged(dst: Sequence[Tensor], src: Sequence[Tensor], *tables: Tensor | None) -> None:
@@ -56,15 +61,15 @@ def _refuse_jagged(dst: Sequence[Tensor], src: Sequence[Tensor], *tables: Tensor
             raise TypeError(f"sparse_copy: expected {name} to be a strided tensor, got layout nested")
 
 
-def _row_limits(dst: Sequence[Tensor], src: Sequence[Tensor]) -> list[int | torch.SymInt]:
+def _row_limits(dst: Sequence[Tensor], src: Sequence[Tensor]) -> dict[str, int | torch.SymInt]:
     """Returns the least row counts of both sides, or nothing where all agree.
 
     Each operator gets them: so the first one refuses what is out of range in any component, before anything is written.
     """
     rows = [[tensor.shape[0] for tensor in side if tensor.dim() > 0] for side in (dst, src)]
     if all(statically_known_true(count == side[0]) for side in rows for count in side):
-        return []
-    return [reduce(torch.sym_min, side) for side in rows]
+        return {}
+    return {name: reduce(torch.sym_min, side) for name, side in zip(("dst_rows", "src_rows"), rows, strict=True)}
 
 
 def group_by_storage(dst: Sequence[Tensor]) -> list[list[int]]:

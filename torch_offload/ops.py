@@ -19,6 +19,7 @@ def sparse_copy(
     src_index: Tensor | None = None,
     *,
     count: Tensor | None = None,
+    cores: int | None = None,
 ) -> None:
     """Copies scattered rows of one or several tensors in one call.
 
@@ -51,6 +52,9 @@ def sparse_copy(
             all row counts must be equal.
         count (Tensor with one element, int32 or int64): Number of leading entries to copy. It may live on the
             device; the host then never reads it.
+        cores (int): Cores of a device to use at most, so that others can compute meanwhile; a constant of a compiled or
+            captured graph. None: all of them, or as many as TORCH_OFFLOAD_NPU_CORES says. The CPU ignores it, there
+            `torch.set_num_threads` rules.
 
     Raises:
         TypeError: A tensor has the wrong dtype or is not plain (sparse, quantized, nested, conjugate, negative).
@@ -67,13 +71,17 @@ def sparse_copy(
         tensor([[8., 9.],
                 [2., 3.]])
     """
-    torch.ops.offload.sparse_copy.default(
+    arguments = (
         _tensors("dst", dst),
         _tensors("src", src),
         _optional_tensor("sparse_copy", "dst_index", dst_index),
         _optional_tensor("sparse_copy", "src_index", src_index),
         _optional_tensor("sparse_copy", "count", count),
     )
+    if cores is None:
+        torch.ops.offload.sparse_copy.default(*arguments)
+    else:
+        torch.ops.offload._sparse_copy_cores.default(*arguments, _cores("sparse_copy", cores))
 
 
 def sparse_copy_ptrs(
@@ -83,13 +91,18 @@ def sparse_copy_ptrs(
     count: Tensor,
     *,
     status: Tensor | None = None,
+    cores: int | None = None,
 ) -> Tensor:
     """Copies byte ranges given by addresses: `lengths[i]` bytes from `src_ptrs[i]` to `dst_ptrs[i]`.
 
     Equivalent, for each `i < count`: `memcpy(dst_ptrs[i], src_ptrs[i], lengths[i])`. An entry of length zero is
     skipped; one with a negative length, or with a null address and a length, is refused and recorded. The addresses
     are trusted otherwise: they must be valid for the length while the call runs. Ranges that overlap give the result
-    of copying the entries in order.
+    of copying the entries in order on the CPU; on a device what they share is unspecified.
+
+    All tensors of a call are on one device. On an NPU the addresses are those that the NPU knows: `data_ptr()` of its
+    tensors, and for host memory the address that it is mapped to. There `count` is clamped to `[0, n]`, since the host
+    does not read it.
 
     No tensor of the same compiled graph may alias the addressed memory, since a graph cannot order raw addresses
     against tensors: `sparse_copy` is for that.
@@ -102,14 +115,16 @@ def sparse_copy_ptrs(
         status (Tensor `[4]`, int64): Receives entries copied, skipped, refused, and the position of the first
             refused entry or -1. Made anew if None; inside a compiled graph it must be a tensor from outside the
             graph, because that is what keeps the call alive and in order.
+        cores (int): As for `sparse_copy`.
 
     Returns:
         `status`.
 
     Raises:
         TypeError: A table has the wrong dtype or is not plain.
-        ValueError: Tables differ in length or rank, `count` is outside `[0, n]`, `status` is not `[4]` or shares
-            bytes with a table, or it is missing in a compiled graph.
+        ValueError: Tables differ in length or rank, `count` is outside `[0, n]` (CPU), `status` is not `[4]` or shares
+            bytes with a table,
+            it is missing in a compiled graph, or the tensors are on several devices.
     """
     tables = (("src_ptrs", src_ptrs), ("dst_ptrs", dst_ptrs), ("lengths", lengths), ("count", count))
     for name, table in tables:
@@ -133,7 +148,11 @@ def sparse_copy_ptrs(
                 raise ValueError(
                     f"sparse_copy_ptrs: expected {name} to be on {status.device} like status, got {table.device}"
                 )
-    torch.ops.offload.sparse_copy_ptrs.default(src_ptrs, dst_ptrs, lengths, count, status)
+    if cores is None:
+        torch.ops.offload.sparse_copy_ptrs.default(src_ptrs, dst_ptrs, lengths, count, status)
+    else:
+        cores = _cores("sparse_copy_ptrs", cores)
+        torch.ops.offload._sparse_copy_ptrs_cores.default(src_ptrs, dst_ptrs, lengths, count, status, cores)
     return status
 
 
@@ -155,6 +174,14 @@ def _optional_tensor(op: str, name: str, value: Any) -> Tensor | None:
     if value is None or isinstance(value, Tensor):
         return value
     raise TypeError(f"{op}: expected {name} to be a tensor or None, got {_describe(value)}")
+
+
+def _cores(op: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{op}: expected cores to be an int or None, got {_describe(value)}")
+    if not 1 <= value < 2**31:
+        raise ValueError(f"{op}: expected cores to be a number of cores from 1, got {value}")
+    return value
 
 
 def _describe(value: Any) -> str:

@@ -44,7 +44,7 @@ class Planner {
     for_each_request([this](int64_t r) { look_up(row(r), step(r), r, plans_[r]); });
     int32_t* const slots = t_.slots.mutable_data_ptr<int32_t>();
     for_each_request([&](int64_t r) {
-      commit(row(r), step(r), plans_[r]);
+      commit(row(r), step(r), r, plans_[r]);
       std::copy(plans_[r].slots.begin(), plans_[r].slots.end(), slots + r * k_);
     });
     write_misses();

@@ -73,13 +73,16 @@ class Buckets {
   const int shift_;
 };
 
+[[noreturn]] void throw_bad_state(int64_t number, const char* found) {
+  throw ValueError(join("plan_residency: expected the state of request ", number,
+                        " to be what new_residency_state or an earlier step left, got ", found));
+}
+
 void check_state(const ResidentRow& row, int64_t number) {
   int16_t least = 0;
   for (int64_t i = 0; i < row.slots; ++i) least = std::min(least, row.lru[i]);
   if (least < 0 || greatest_of(row.lru, row.slots) >= row.slots || !Buckets(row).valid()) {
-    throw ValueError(join("plan_residency: expected the state of request ", number,
-                          " to be what new_residency_state or an earlier step left, got slots outside of [0, ",
-                          row.slots, ")"));
+    throw_bad_state(number, "numbers that are no slots");
   }
 }
 
@@ -220,18 +223,21 @@ void look_up(const ResidentRow& row, const ResidencyStep& step, int64_t number, 
   check_blocks(step, number, plan);
 }
 
-void commit(const ResidentRow& row, const ResidencyStep& step, ResidencyPlan& plan) {
+void commit(const ResidentRow& row, const ResidencyStep& step, int64_t number, ResidencyPlan& plan) {
   if (step.request < 0 || step.k == 0) return;
   if (plan.fresh) reset(row, step.request);
   Buckets buckets(row);
   drop_unstable(row, buckets, step.stable_prefix);
 
   const int16_t* const unused = plan.order.data();
+  const int16_t* const end_of_unused = unused + plan.unused;
   const int16_t* next = unused;
   for (const int32_t position : plan.missed) {
     const int32_t token = plan.tokens[position];
     int16_t slot = buckets.find(token);  // an earlier position may have loaded it
     if (slot < 0) {
+      // Only where a token in the buckets cannot be found again.
+      if (next == end_of_unused) throw_bad_state(number, "a table that is not that of its tokens");
       slot = *next++;
       if (row.tokens[slot] >= 0) buckets.erase(slot);
       row.tokens[slot] = token;
@@ -241,7 +247,6 @@ void commit(const ResidentRow& row, const ResidencyStep& step, ResidencyPlan& pl
     }
     plan.slots[position] = slot;
   }
-  const int16_t* const end_of_unused = unused + plan.unused;
   int16_t* lru = std::copy(next, end_of_unused, row.lru);
   lru = std::copy(unused, next, lru);
   std::copy(end_of_unused, unused + row.slots, lru);

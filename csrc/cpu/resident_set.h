@@ -63,6 +63,7 @@ OFFLOAD_CORE_API void look_up(const ResidentRow& row, const ResidencyStep& step,
 
 // Takes slots for the misses, least recently used first, and renews the LRU order: unused slots as they were, then
 // those loaded now, then those read again as they were.
-OFFLOAD_CORE_API void commit(const ResidentRow& row, const ResidencyStep& step, ResidencyPlan& plan);
+// @throws ValueError a state that no step has left behind and that look_up could not tell; it stays garbage
+OFFLOAD_CORE_API void commit(const ResidentRow& row, const ResidencyStep& step, int64_t number, ResidencyPlan& plan);
 
 }  // namespace torch_offload

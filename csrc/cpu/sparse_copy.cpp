@@ -31,7 +31,8 @@ void copy_rows(const SparseCopyParams& params, const IndexScan& scan) {
 }  // namespace
 
 void sparse_copy_cpu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                     const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits) {
+                     const OptionalTensor& src_index, const OptionalTensor& count, const CallLimits& limits) {
+  check_cores("sparse_copy", limits.cores);
   const Placement cpu(c10::DeviceType::CPU);
   const bool dst_components_overlap = check_sparse_copy(dst, src, dst_index, src_index, count, cpu);
   SparseCopyArgs args(dst, src, dst_index, src_index, cpu, limits);
@@ -53,7 +54,8 @@ void sparse_copy_cpu(at::TensorList dst, at::TensorList src, const OptionalTenso
 }
 
 void sparse_copy_ptrs_cpu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
-                          const at::Tensor& count, at::Tensor& status) {
+                          const at::Tensor& count, at::Tensor& status, std::optional<int64_t> cores) {
+  check_cores("sparse_copy_ptrs", cores);
   const Placement cpu(c10::DeviceType::CPU);
   check_sparse_copy_ptrs(src_ptrs, dst_ptrs, lengths, count, status, cpu);
   PointerCopyParams params;

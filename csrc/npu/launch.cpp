@@ -23,8 +23,10 @@ aclError launch_with_host_args(decltype(&aclrtLaunchKernelWithHostArgs) call, ac
                                const Launch& launch, aclrtStream stream) {
   aclrtPlaceHolderInfo placeholder{launch.placeholderAddressOffset, launch.placeholderDataOffset};
   auto* arguments = const_cast<uint64_t*>(launch.arguments.data());  // only read
+  const size_t placeholders = launch.HasPlaceholder() ? 1 : 0;
   return logged("aclrtLaunchKernelWithHostArgs",
-                call(function, launch.blockDim, stream, nullptr, arguments, launch.ArgumentBytes(), &placeholder, 1));
+                call(function, launch.blockDim, stream, nullptr, arguments, launch.ArgumentBytes(),
+                     placeholders != 0 ? &placeholder : nullptr, placeholders));
 }
 
 #define OFFLOAD_RETURN_IF_FAILS(function, ...) \
@@ -44,10 +46,12 @@ aclError launch_with_handle(aclrtFuncHandle function, const Launch& launch, aclr
       OFFLOAD_RETURN_IF_FAILS(aclrtKernelArgsAppend, handle, value, sizeof(uint64_t), &parameter);
     }
   }
-  const size_t bytes = launch.ArgumentBytes() - launch.placeholderDataOffset;
-  void* data = nullptr;
-  OFFLOAD_RETURN_IF_FAILS(aclrtKernelArgsGetPlaceHolderBuffer, handle, placeholder, bytes, &data);
-  std::memcpy(data, &launch.arguments[launch.placeholderDataOffset / sizeof(uint64_t)], bytes);
+  if (launch.HasPlaceholder()) {
+    const size_t bytes = launch.ArgumentBytes() - launch.placeholderDataOffset;
+    void* data = nullptr;
+    OFFLOAD_RETURN_IF_FAILS(aclrtKernelArgsGetPlaceHolderBuffer, handle, placeholder, bytes, &data);
+    std::memcpy(data, &launch.arguments[launch.placeholderDataOffset / sizeof(uint64_t)], bytes);
+  }
   OFFLOAD_RETURN_IF_FAILS(aclrtKernelArgsFinalize, handle);
   OFFLOAD_RETURN_IF_FAILS(aclrtLaunchKernelWithConfig, function, launch.blockDim, stream, nullptr, handle, nullptr);
   return ACL_SUCCESS;

@@ -15,16 +15,17 @@ namespace {
 struct Family {
   std::string_view prefix;
   uint64_t ub_bytes;
+  const char* target;
 };
 constexpr Family kFamilies[] = {
-    {"Ascend910B", 192 << 10},    // Atlas A2
-    {"Ascend910_93", 192 << 10},  // Atlas A3
-    {"Ascend950", 248 << 10},     // Atlas A5
+    {"Ascend910B", 192 << 10, "dav-2201"},    // Atlas A2
+    {"Ascend910_93", 192 << 10, "dav-2201"},  // Atlas A3
+    {"Ascend950", 248 << 10, "dav-3510"},     // Atlas A5
 };
 
-uint64_t family_ub_bytes(std::string_view soc) {
+const Family& family_of(std::string_view soc) {
   for (const Family& family : kFamilies) {
-    if (soc.substr(0, family.prefix.size()) == family.prefix) return family.ub_bytes;
+    if (soc.substr(0, family.prefix.size()) == family.prefix) return family;
   }
   TORCH_CHECK(false, "torch_offload: expected an Atlas A2, A3 or A5 device (Ascend910B, Ascend910_93, Ascend950), got ",
               soc, "; keep the tensors on the CPU");
@@ -43,9 +44,7 @@ int64_t vector_cores(c10::DeviceIndex device) {
   return cores;
 }
 
-uint64_t ub_bytes(c10::DeviceIndex device) {
-  const char* soc = aclrtGetSocName();
-  const uint64_t known = family_ub_bytes(soc == nullptr ? "an unknown chip" : soc);
+uint64_t ub_bytes(c10::DeviceIndex device, uint64_t known) {
   int64_t told = 0;
   const auto get_info = OFFLOAD_ACL_OPTIONAL(aclrtGetDeviceInfo);
   const bool tells = get_info != nullptr && get_info(static_cast<uint32_t>(device), ACL_DEV_ATTR_UBUF_PER_VECTOR_CORE,
@@ -66,12 +65,16 @@ uint32_t core_limit() {
 }  // namespace
 
 DeviceLimits device_limits(c10::DeviceIndex device) {
-  return {static_cast<uint32_t>(vector_cores(device)), ub_bytes(device)};
+  const char* name = aclrtGetSocName();
+  const std::string soc = name == nullptr ? "an unknown chip" : name;
+  const Family& family = family_of(soc);
+  return {static_cast<uint32_t>(vector_cores(device)), ub_bytes(device, family.ub_bytes), soc, family.target};
 }
 
-uint32_t usable_cores(const DeviceLimits& limits, aclrtStream stream) {
+uint32_t usable_cores(const DeviceLimits& limits, aclrtStream stream, std::optional<int64_t> wanted) {
   static const uint32_t limit = core_limit();
   uint32_t cores = std::min(limits.cores, limit);
+  if (wanted) cores = static_cast<uint32_t>(std::min<int64_t>(cores, *wanted));
   if (c10_npu::is_core_control_enabled()) {
     uint32_t of_stream = 0;
     const auto get_limit = OFFLOAD_ACL_OPTIONAL(aclrtGetStreamResLimit);

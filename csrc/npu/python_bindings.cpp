@@ -47,6 +47,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "NPU part of torch_offload; importing it registers the NPU kernels.";
   const py::call_guard<py::gil_scoped_release> unlocked;
   m.def("check_runtime", &check_runtime, unlocked);
+  m.def("use_kernels", &use_kernels);
   m.def("kernel_file", &kernel_file);
   m.def("read_status", &read);
   m.def("reset_status", &reset, unlocked);

@@ -30,7 +30,10 @@ const Runtime& runtime_of(c10::DeviceIndex device) {
   check_launch_calls();
   const RelaxedCapture relaxed;
   const DeviceLimits limits = device_limits(device);
-  const auto* made = new Runtime{limits, kernel_function(load_kernels(), "sparse_copy")};  // never freed
+  const aclrtBinHandle kernels = load_kernels(limits);
+  const auto* made =
+      new Runtime{limits, kernel_function(kernels, "sparse_copy"),  // never freed
+                  kernel_function(kernels, "sparse_copy_ptrs"), kernel_function(kernels, "sparse_copy_ptrs_status")};
   slot.store(made, std::memory_order_release);
   return *made;
 }

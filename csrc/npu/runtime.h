@@ -11,6 +11,8 @@ namespace torch_offload::npu {
 struct Runtime {
   DeviceLimits limits;
   aclrtFuncHandle sparse_copy;
+  aclrtFuncHandle sparse_copy_ptrs;
+  aclrtFuncHandle sparse_copy_ptrs_status;
 };
 
 // Of the current device, which must be `device`. Checks CANN's version, loads the device code and asks for the limits

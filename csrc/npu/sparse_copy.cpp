@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operators on NPU tensors: tensors to launches on the current stream. Nothing here synchronises, and no value in
+// sparse_copy on NPU tensors: tensors to launches on the current stream. Nothing here synchronises, and no value in
 // device memory is read.
 #include <ATen/core/CachingHostAllocator.h>
 #include <torch_npu/csrc/core/npu/NPUGuard.h>
@@ -10,12 +10,12 @@
 #include <algorithm>
 #include <memory>
 
-#include "../op_host/sparse_copy_tiling.h"
 #include "npu/launch.h"
 #include "npu/placement.h"
 #include "npu/platform.h"
 #include "npu/runtime.h"
 #include "npu/status.h"
+#include "npu/tables.h"
 #include "ops.h"
 
 namespace torch_offload {
@@ -46,12 +46,6 @@ c10::Device device_of(at::TensorList dst, at::TensorList src, const OptionalTens
   return *device;
 }
 
-tiling::Table table_of(const IndexView& index) {
-  if (index.is_identity()) return {};
-  const uint32_t bytes = index.is_int64 ? sizeof(int64_t) : sizeof(int32_t);
-  return {reinterpret_cast<uint64_t>(index.data), static_cast<uint64_t>(index.stride) * bytes, bytes};
-}
-
 // Components [first, first + count) of the call. Row numbers are limited by the least rows of the whole call.
 std::vector<tiling::Component> components_of(const SparseCopyParams& params, int64_t first, int64_t count) {
   std::vector<tiling::Component> components;
@@ -77,7 +71,8 @@ void record_host_memory(const at::Tensor& tensor, const c10_npu::NPUStream& stre
 }  // namespace
 
 void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                     const OptionalTensor& src_index, const OptionalTensor& count, const RowLimits& limits) {
+                     const OptionalTensor& src_index, const OptionalTensor& count, const CallLimits& limits) {
+  check_cores("sparse_copy", limits.cores);
   const c10::Device device = device_of(dst, src, dst_index, src_index, count);
   const c10_npu::NPUGuard guard(device);
   const npu::NpuPlacement placement(device);
@@ -87,8 +82,8 @@ void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTenso
 
   tiling::Request request;
   request.entryCount = static_cast<uint64_t>(params.n);
-  request.srcIndex = table_of(params.src_index);
-  request.dstIndex = table_of(params.dst_index);
+  request.srcIndex = npu::table_of(params.src_index);
+  request.dstIndex = npu::table_of(params.dst_index);
   if (count) {
     request.countAddress = placement.address({"sparse_copy", "count"}, *count, false);
     request.countBytes = static_cast<uint32_t>(count->itemsize());
@@ -99,7 +94,7 @@ void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTenso
   const c10_npu::NPUStream stream = c10_npu::getCurrentNPUStream(device.index());
   const aclrtStream handle = stream.stream(false);  // the task queue goes on: what it holds comes before this call
   request.statusAddress = npu::status_address(device.index(), runtime.limits.cores, handle);
-  const tiling::Platform platform{npu::usable_cores(runtime.limits, handle), runtime.limits.ub_bytes};
+  const tiling::Platform platform{npu::usable_cores(runtime.limits, handle, limits.cores), runtime.limits.ub_bytes};
 
   // Destinations that share bytes are written one after another, so that the last component wins.
   const int64_t per_launch = one_by_one ? 1 : SPARSE_COPY_MAX_COMPONENTS;
@@ -118,14 +113,6 @@ void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTenso
   }
   for_each_tensor(dst, src, dst_index, src_index, count,
                   [&](const at::Tensor& tensor) { record_host_memory(tensor, stream); });
-}
-
-void sparse_copy_ptrs_npu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
-                          const at::Tensor& count, at::Tensor& status) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false,
-                              "sparse_copy_ptrs: expected tables on the CPU (there is no NPU kernel of this "
-                              "operator yet), got tables on ",
-                              src_ptrs.device());
 }
 
 }  // namespace torch_offload

@@ -35,6 +35,11 @@ AllRecords& all_records() {
   return *instance;
 }
 
+AllRecords& all_scratch() {
+  static auto* instance = new AllRecords;
+  return *instance;
+}
+
 uint64_t allocate_slab(uint64_t bytes) {
   const RelaxedCapture relaxed;
   void* slab = nullptr;
@@ -65,11 +70,9 @@ void add(const SparseCopyStatusRecord& record, StatusTotals& totals) {
   if (record.clampedCounts != 0) totals.clamped_count = record.lastClampedCount;
 }
 
-}  // namespace
-
-uint64_t status_address(c10::DeviceIndex device, uint32_t cores, aclrtStream stream) {
+// The array of the stream, or of the stream in the graph that it is captured into.
+uint64_t array_of(AllRecords& all, c10::DeviceIndex device, uint32_t cores, aclrtStream stream) {
   const aclmdlRI graph = captured_graph(stream);
-  AllRecords& all = all_records();
   const std::lock_guard<std::mutex> lock(all.mutex);
   DeviceRecords& records = all.by_device[device];
   const auto found = records.arrays.find({stream, graph});
@@ -81,6 +84,16 @@ uint64_t status_address(c10::DeviceIndex device, uint32_t cores, aclrtStream str
   }
   const uint64_t position = kArraysPerSlab - records.unused_arrays--;
   return records.arrays[{stream, graph}] = records.slabs.back() + position * records.array_bytes;
+}
+
+}  // namespace
+
+uint64_t status_address(c10::DeviceIndex device, uint32_t cores, aclrtStream stream) {
+  return array_of(all_records(), device, cores, stream);
+}
+
+uint64_t scratch_address(c10::DeviceIndex device, uint32_t cores, aclrtStream stream) {
+  return array_of(all_scratch(), device, cores, stream);
 }
 
 StatusTotals read_status(c10::DeviceIndex device) {

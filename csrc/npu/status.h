@@ -29,6 +29,9 @@ struct StatusTotals {
 // graphs refer to it; a stream or graph that is gone leaves its array to a later one at the same handle. Any thread.
 uint64_t status_address(c10::DeviceIndex device, uint32_t cores, aclrtStream stream);
 
+// The same for records that hold only from one launch to the next one on the stream: no sum counts them.
+uint64_t scratch_address(c10::DeviceIndex device, uint32_t cores, aclrtStream stream);
+
 // Reads, or fills with zeros, all records of the current device, which must be `device` and idle: no launch may be
 // under way or queued. Copies synchronously.
 StatusTotals read_status(c10::DeviceIndex device);

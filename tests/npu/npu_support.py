@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import importlib.util
 import mmap
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -37,6 +36,7 @@ import reference
 import torch
 import torch_npu  # noqa: F401
 from cases import Sample
+from sim_kernels import EARLIEST, LATEST, RANDOM, Kernels
 from torch import Tensor
 
 import torch_offload
@@ -44,13 +44,32 @@ from torch_offload import _C_npu
 
 simulator = pytest.mark.simulator
 DEVICE = torch.device("npu:0")
-KERNEL = os.environ.get("TORCH_OFFLOAD_NPU_KERNEL", "")
 
 
 def own_process(**settings: object) -> Callable:
     """`sim_cann.own_process` for tests of these kernels; marks them for the simulator alone."""
     decorate = sim_cann.own_process(**settings)
     return lambda body: simulator(decorate(body))
+
+
+# Graphs.
+
+
+def capture(call: Callable[[], object]) -> torch.npu.NPUGraph:
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        call()
+    return graph
+
+
+def calls_of_a_replay(graph: torch.npu.NPUGraph) -> dict[str, int]:
+    """What the simulator counts in one replay, which must neither launch nor allocate nor copy by calls of its own."""
+    torch.npu.synchronize()
+    with sim_cann.counting() as calls:
+        graph.replay()
+        torch.npu.synchronize()
+    assert not [name for name in calls if name.startswith(("aclrtLaunchKernel", "aclrtMalloc", "aclrtMem"))], calls
+    return calls
 
 
 # Memory of the host that the device can address.
@@ -189,17 +208,6 @@ def iterate(tensors: list[Tensor]) -> Callable[[str, Tensor], Tensor]:
 # The order of DMA in the simulated kernels.
 
 
-class _Settings(ctypes.Structure):
-    _fields_ = (
-        ("order", ctypes.c_int32),
-        ("threads", ctypes.c_uint32),
-        ("seed", ctypes.c_uint64),
-        ("ub_bytes", ctypes.c_uint32),
-        ("allow_same_writes", ctypes.c_int32),
-    )
-
-
-LATEST, EARLIEST, RANDOM = 0, 1, 2
 ORDERS = {"latest": (LATEST, 1), "earliest": (EARLIEST, 1), **{f"random{i}": (RANDOM, 100 + i) for i in range(10)}}
 
 
@@ -209,22 +217,17 @@ def simulated_kernels(**values: int) -> Iterator[None]:
     if not ON_SIMULATOR:
         yield
         return
-    ctypes.CDLL("libascendcl.so", mode=ctypes.RTLD_GLOBAL)  # the kernels take the runtime's functions from it
-    library = ctypes.CDLL(KERNEL)
-    before = _Settings()
-    library.ascendcSimGetSettings(ctypes.byref(before))
-    changed = _Settings.from_buffer_copy(before)
-    for name, value in values.items():
-        setattr(changed, name, value)
+    kernels = Kernels()
+    before, changed = kernels.settings(), kernels.changed(**values)
     torch.npu.synchronize()
-    library.ascendcSimSetSettings(ctypes.byref(changed))
+    kernels.set(changed)
     try:
         yield
     finally:
         torch.npu.synchronize()
-        library.ascendcSimSetSettings(ctypes.byref(before))
+        kernels.set(before)
 
 
 def cores_of_the_last_launch() -> int:
     torch.npu.synchronize()
-    return ctypes.CDLL(KERNEL).ascendcSimCores()
+    return Kernels().number_of_cores()

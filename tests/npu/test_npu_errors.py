@@ -211,12 +211,6 @@ def test_meta_tensor(argument):
         call_wrapper(replaced(argument, of(good(), argument).to("meta")))
 
 
-def test_sparse_copy_ptrs_says_that_it_has_no_kernel():
-    table = torch.zeros(3, dtype=torch.int64, device=DEVICE)
-    with pytest.raises(NotImplementedError, match=r"expected tables on the CPU .*got tables on npu:0"):
-        torch_offload.sparse_copy_ptrs(table, table.clone(), table.clone(), table[:1].clone())
-
-
 # Faults of the runtime. With the task queue on, torch_npu reports them at the next synchronize.
 
 
@@ -319,17 +313,14 @@ def refuses_cores(value):
 
 @own_process(TORCH_OFFLOAD_NPU_KERNEL="/nowhere/kernels.o")
 def test_no_kernel_file():
-    with pytest.raises(RuntimeError, match=r"device kernels in /nowhere/kernels.o, got no such file; reinstall"):
-        one_copy()
-
-
-@own_process(TORCH_OFFLOAD_NPU_KERNEL=None)
-def test_no_kernel_file_in_the_package():
-    with pytest.raises(RuntimeError, match=r"torch_offload/npu/kernels.o, got no such file; reinstall torch_offload"):
+    text = r"device kernels in /nowhere/kernels.o, got no such file; run 'python -m torch_offload.build_kernel'"
+    with pytest.raises(RuntimeError, match=text):
         one_copy()
 
 
 @own_process(TORCH_OFFLOAD_NPU_KERNEL=__file__)
 def test_a_kernel_file_that_does_not_load():
-    with pytest.raises(RuntimeError, match=r"aclrtBinaryLoadFromFile: expected .*test_npu_errors.py to load, got code"):
+    with pytest.raises(
+        RuntimeError, match=r"aclrtBinaryLoadFromFile: expected .*test_npu_errors.py to load on Ascend910B2 .*got code"
+    ):
         one_copy()

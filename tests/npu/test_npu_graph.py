@@ -4,7 +4,7 @@
 import npu_support as support
 import pytest
 import torch
-from npu_support import DEVICE, own_process
+from npu_support import DEVICE, capture, own_process
 
 import torch_offload
 
@@ -12,13 +12,6 @@ import torch_offload
 @pytest.fixture(autouse=True)
 def device(npu):
     return npu
-
-
-def capture(call):
-    graph = torch.npu.NPUGraph()
-    with torch.npu.graph(graph):
-        call()
-    return graph
 
 
 class Step:
@@ -81,11 +74,7 @@ def test_first_use_of_a_process_inside_a_capture():
 def test_a_replay_makes_no_call_of_its_own():
     step = Step()
     graph = capture(step)
-    torch.npu.synchronize()
-    with support.sim_cann.counting() as calls:
-        graph.replay()
-        torch.npu.synchronize()
-    assert not [name for name in calls if name.startswith(("aclrtLaunchKernel", "aclrtMalloc", "aclrtMem"))], calls
+    calls = support.calls_of_a_replay(graph)
     assert calls["kernel.sparse_copy.runs"] == 1
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from torch_offload.npu import device_code
+
 _TORCH_NPU = "torch_npu"
 _EXTENSION = "torch_offload._C_npu"
 _REBUILD = "USE_NPU=1 pip install --no-build-isolation --force-reinstall --no-deps torch_offload"
@@ -66,6 +68,7 @@ def load() -> ModuleType:
             f"torch_offload: expected _C_npu to fit torch {torch.__version__} and the installed torch_npu, got "
             f"'{error}'; rebuild it: {_REBUILD}"
         ) from error
+    extension.use_kernels([str(folder) for folder in device_code.folders()], device_code.source_id())
     try:
         extension.check_runtime()
     except RuntimeError as error:
@@ -94,7 +97,8 @@ def _refuse(message: str) -> None:
         raise RuntimeError(message)
 
     library = torch.library.Library("offload", "IMPL")
-    for name in ("sparse_copy", "sparse_copy_ptrs", *(f"_sparse_copy_{arity}" for arity in range(1, 5))):
+    listed = ("sparse_copy", "sparse_copy_ptrs", "_sparse_copy_cores", "_sparse_copy_ptrs_cores")
+    for name in (*listed, *(f"_sparse_copy_{arity}" for arity in range(1, 5))):
         library.impl(name, kernel, "PrivateUse1")
     _refusals.append(library)
 

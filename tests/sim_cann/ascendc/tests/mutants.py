@@ -206,8 +206,25 @@ MUTANTS = {
     ),
     "records_of_some_cores_forgotten": (
         POINTERS,
-        "for (uint32_t core = 0; core < cores; ++core) {",
-        "for (uint32_t core = 1; core < cores; ++core) {",
+        "for (uint32_t core = 0; core < arguments.cores; ++core) {",
+        "for (uint32_t core = 1; core < arguments.cores; ++core) {",
+    ),
+    "status_without_gaps": (
+        POINTERS,
+        "arguments.status + i * arguments.statusStride",
+        "arguments.status + i * sizeof(int64_t)",
+    ),
+    "status_stored_before_it_is_written": (
+        POINTERS,
+        "    AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(written);\n"
+        "    AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(written);\n",
+        "",
+    ),
+    "records_read_before_they_are_there": (
+        POINTERS,
+        "        AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(fetched);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(fetched);\n",
+        "",
     ),
     "long_entries_not_shared": (
         POINTERS,

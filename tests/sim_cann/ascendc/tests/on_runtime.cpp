@@ -124,7 +124,7 @@ TEST(pointer_form_through_the_public_calls) {
   CHECK(TilePointers(request, {48, 196608}, launch) == Result::LAUNCH);
   CHECK_EQ(run("sparse_copy_ptrs", launch), ACL_SUCCESS);
   const uint64_t status = upload(nullptr, 32);
-  SparseCopyPtrsStatusArguments arguments{request.recordsAddress, launch.blockDim, status};
+  SparseCopyPtrsStatusArguments arguments{request.recordsAddress, launch.blockDim, status, 8};
   CHECK_EQ(run("sparse_copy_ptrs_status", 1, &arguments, sizeof arguments, nullptr, 0), ACL_SUCCESS);
   int64_t seen[4];
   memcpy(seen, download(status, 32).data(), 32);

@@ -12,9 +12,11 @@ std::string runLaunch(KernelEntry kernel, const sparse_copy_tiling::Launch& laun
   std::vector<uint64_t> block = launch.arguments;
   auto* arguments = reinterpret_cast<uint8_t*>(block.data());
   stand_in::DeviceMemory tiling(launch.ArgumentBytes() - launch.placeholderDataOffset);
-  memcpy(tiling.host(), arguments + launch.placeholderDataOffset, tiling.bytes());
-  const uint64_t address = tiling.address();
-  memcpy(arguments + launch.placeholderAddressOffset, &address, sizeof address);
+  if (launch.HasPlaceholder()) {
+    memcpy(tiling.host(), arguments + launch.placeholderDataOffset, tiling.bytes());
+    const uint64_t address = tiling.address();
+    memcpy(arguments + launch.placeholderAddressOffset, &address, sizeof address);
+  }
   ascendcSimSetSettings(&settings);
   stand_in::takeFault();
   kernel(arguments, static_cast<uint32_t>(launch.ArgumentBytes()), launch.blockDim);
