@@ -258,7 +258,7 @@ TEST(threads_use_and_drop_blocks) {
   });
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
+    threads.emplace_back([&, t] {
       for (int round = 0; round < 2000; ++round) {
         try {
           PoolBlock block = pool->allocate(4096 * (1 + round % 7));
