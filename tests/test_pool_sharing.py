@@ -181,6 +181,40 @@ def test_import_refuses_metadata_of_another_pool_and_of_bytes_outside(pool):
         plain_pool().import_(meta)
 
 
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"pid": "1"}, TypeError, "PoolHandle: expected pid to be int, got '1'"),
+        ({"fd": True}, TypeError, "PoolHandle: expected fd to be int, got True"),
+        ({"fd": 2**31}, ValueError, r"PoolHandle: expected fd to be in \[0, 2147483648\), got 2147483648"),
+        ({"length": -1}, ValueError, "PoolHandle: expected length to be in"),
+        ({"name": b"x"}, TypeError, "PoolHandle: expected name to be str, got b'x'"),
+    ],
+)
+def test_handles_hold_what_a_pool_puts_there(change, error, message):
+    handle = plain_pool(shared=True).share()
+    with pytest.raises(error, match=message):
+        dataclasses.replace(handle, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pool": "host_pool"}, "expected pool to be PoolHandle, got 'host_pool'"),
+        ({"offset": 1.0}, "expected offset to be int, got 1.0"),
+        ({"size": [3]}, r"expected size to be tuple, got \[3\]"),
+        ({"stride": (1, "1")}, "expected stride to hold int"),
+        ({"dtype": "float32"}, "expected dtype to be dtype, got 'float32'"),
+        ({"dtype": torch.qint8}, "expected dtype to be plain, got torch.qint8"),
+    ],
+)
+def test_metadata_holds_what_export_puts_there(change, message):
+    pool = plain_pool(shared=True)
+    meta = pool.export(pool.empty(3))
+    with pytest.raises(TypeError, match=message):
+        dataclasses.replace(meta, **change)
+
+
 def test_attach_refuses_what_is_not_there():
     pool = plain_pool(shared=True)
     handle = pool.share()

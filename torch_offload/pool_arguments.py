@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from torch_offload.pool_device import device_index
+from torch_offload.pool_types import QUANTIZED
 
 __all__ = ["check_cpu", "plain_dtype", "pool_options", "require_dense_memory", "shape_of"]
 
 _NO_NUMA_NODE = -1
-_QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 
 
 def pool_options(
@@ -95,7 +95,7 @@ def plain_dtype(dtype: torch.dtype | None) -> torch.dtype:
         return torch.get_default_dtype()
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"HostPool.empty: expected dtype to be a torch.dtype or None, got {dtype!r}")
-    if dtype in _QUANTIZED:
+    if dtype in QUANTIZED:
         raise TypeError(f"HostPool.empty: expected dtype to be plain, got {dtype}")
     return dtype
 
@@ -104,7 +104,7 @@ def require_dense_memory(tensor: Tensor) -> None:
     """Raises unless the tensor is a plain one on the CPU, whose values are what its memory holds."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"HostPool.export: expected a Tensor, got {tensor!r}")
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.dtype in _QUANTIZED:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.dtype in QUANTIZED:
         raise ValueError(
             "HostPool.export: expected a strided CPU tensor of a plain dtype, "
             f"got {tensor.layout}, {tensor.device}, {tensor.dtype}"

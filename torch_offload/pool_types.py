@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["PoolBlock", "PoolHandle", "PoolStats", "TensorMeta"]
+QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+
+__all__ = ["QUANTIZED", "PoolBlock", "PoolHandle", "PoolStats", "TensorMeta"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,15 @@ class PoolHandle:
     page_size: int
     name: str
 
+    def __post_init__(self) -> None:
+        """Raises TypeError or ValueError where a field cannot be what a pool has put there."""
+        _require(self, "name", str)
+        for field in ("pid", "fd", "inode", "capacity", "length", "page_size"):
+            _require(self, field, int)
+            limit = 2**31 if field == "fd" else 2**63
+            if not 0 <= getattr(self, field) < limit:
+                raise ValueError(f"PoolHandle: expected {field} to be in [0, {limit}), got {getattr(self, field)}")
+
 
 @dataclass(frozen=True)
 class TensorMeta:
@@ -114,3 +125,21 @@ class TensorMeta:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        """Raises TypeError where a field is of a type that `HostPool.export` never puts there."""
+        _require(self, "pool", PoolHandle)
+        _require(self, "offset", int)
+        for field in ("size", "stride"):
+            _require(self, field, tuple)
+            if not all(type(number) is int for number in getattr(self, field)):
+                raise TypeError(f"TensorMeta: expected {field} to hold int, got {getattr(self, field)!r}")
+        _require(self, "dtype", torch.dtype)
+        if self.dtype in QUANTIZED:
+            raise TypeError(f"TensorMeta: expected dtype to be plain, got {self.dtype}")
+
+
+def _require(record: object, field: str, kind: type) -> None:
+    value = getattr(record, field)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{type(record).__name__}: expected {field} to be {kind.__name__}, got {value!r}")
