@@ -22,6 +22,7 @@ import torch
 from torch_offload.npu import device_code
 
 _TORCH_NPU = "torch_npu"
+_TORCHAIR = "torch_npu.dynamo.torchair"  # `import torchair` comes to this
 _EXTENSION = "torch_offload._C_npu"
 _REBUILD = "USE_NPU=1 pip install --no-build-isolation --force-reinstall --no-deps torch_offload"
 
@@ -30,11 +31,15 @@ _served: list[ModuleType] = []  # what pools with a device need
 
 
 def attach() -> None:
-    """Registers the NPU kernels now if torch_npu is imported, otherwise when it is."""
+    """Registers the NPU kernels now if torch_npu is imported, otherwise when it is; torchair's converters likewise."""
     if _TORCH_NPU in sys.modules:
         _load_or_refuse()
     else:
-        sys.meta_path.insert(0, _TorchNpuWatcher())
+        sys.meta_path.insert(0, _Watcher(_TORCH_NPU, _load_or_refuse))
+    if _TORCHAIR in sys.modules:
+        _convert_for_torchair()
+    else:
+        sys.meta_path.insert(0, _Watcher(_TORCHAIR, _convert_for_torchair))
 
 
 def load() -> ModuleType:
@@ -90,6 +95,12 @@ def _load_or_refuse() -> None:
             _refuse(str(error))
 
 
+def _convert_for_torchair() -> None:
+    from torch_offload.npu import graph_engine
+
+    graph_engine.register(sys.modules[_TORCHAIR])
+
+
 def _refuse(message: str) -> None:
     """Registers kernels that raise: without any, torch_npu would copy whole tensors to the CPU and back."""
 
@@ -103,18 +114,22 @@ def _refuse(message: str) -> None:
     _refusals.append(library)
 
 
-class _TorchNpuWatcher(MetaPathFinder):
-    """Lets torch_npu be found as usual, and loads the NPU kernels once it is imported."""
+class _Watcher(MetaPathFinder):
+    """Lets a module be found as usual, and makes a call once it is imported."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name = name
+        self._then = then
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != _TORCH_NPU:
+        if fullname != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Afterwards(spec.loader, _load_or_refuse)
+            spec.loader = _Afterwards(spec.loader, self._then)
         else:
             sys.meta_path.insert(0, self)
         return spec
