@@ -31,6 +31,7 @@ test-python: build
 
 test-cpp:
 	$(MAKE) -j $(MAX_JOBS) -C tests/cpp test
+	$(MAKE) -j $(MAX_JOBS) -C tests/op_host test
 
 test-npu: build-npu simulator  ## torch_npu and our kernels on the simulated runtime
 	PYTHONSAFEPATH=1 $(ON_SIMULATOR) $(NPU_BIN)/pytest -q tests/npu

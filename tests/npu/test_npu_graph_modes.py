@@ -82,7 +82,9 @@ def runs(calls: dict[str, int]) -> dict[str, int]:
     return {name: number for name, number in found.items() if name.startswith("sparse_copy")}
 
 
-def same_as_eager(name: str, mode: Callable[[Step], Call], replays: int = REPLAYS) -> list[dict[str, int]]:
+def same_as_eager(
+    name: str, mode: Callable[[Step], Call], replays: int = REPLAYS, *, rows_on_device: bool = False
+) -> list[dict[str, int]]:
     """Runs a step in a mode and on the CPU; every call must leave the same bytes.
 
     Returns:
@@ -94,7 +96,7 @@ def same_as_eager(name: str, mode: Callable[[Step], Call], replays: int = REPLAY
         def to_pool(tensor: Tensor) -> Tensor:
             return pool.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
 
-        want, got = STEPS[name](to_cpu, to_cpu), STEPS[name](to_device, to_pool)
+        want, got = STEPS[name](to_cpu, to_cpu), STEPS[name](to_device, to_device if rows_on_device else to_pool)
         results: list[tuple[Tensor, ...]] = []
         calls: list[Call] = []
         made = counted(lambda: calls.append(mode(got)))
@@ -143,10 +145,15 @@ def test_captured_by_hand(npu, name):
 
 @support.simulator
 def test_npugraph_ex_copies_the_tables_alone_where_it_clones_inputs(npu):
-    """Its default: a replay copies what it only reads, here the index and the count, but not rows in a pool."""
-    for calls in same_as_eager("separate", npugraph_ex_with_its_defaults, 10)[1:]:
-        assert calls["aclmdlRIExecuteAsync"] == 1
-        assert copies(calls) == 2
+    """Its default: a replay copies what it only reads, here the index and the count, but not rows in a pool.
+
+    Sources on the device are copied whole.
+    """
+    for rows_on_device, expected in ((False, 2), (True, 4)):
+        found = same_as_eager("separate", npugraph_ex_with_its_defaults, 10, rows_on_device=rows_on_device)
+        for calls in found[1:]:
+            assert calls["aclmdlRIExecuteAsync"] == 1
+            assert copies(calls) == expected
 
 
 @support.simulator
