@@ -34,7 +34,7 @@ test-cpp:
 	$(MAKE) -j $(MAX_JOBS) -C tests/op_host test
 
 test-npu: build-npu simulator  ## torch_npu and our kernels on the simulated runtime
-	PYTHONSAFEPATH=1 $(ON_SIMULATOR) $(NPU_BIN)/pytest -q tests/npu
+	PYTHONSAFEPATH=1 $(ON_SIMULATOR) $(NPU_BIN)/pytest -q -n $(MAX_JOBS) tests/npu
 
 test-simulator: simulator  ## the simulated runtime, the kernels on the AscendC model, and faults that must be caught
 	$(MAKE) -C tests/sim_cann test PYTHON=$(abspath $(NPU_BIN)/python)
@@ -94,10 +94,10 @@ SIM_KERNEL := $(abspath build/sim_cann/kernels/sparse_copy_kernels.so)
 
 build-npu: $(NPU_VENV)/.built
 
-$(NPU_VENV)/.installed: pyproject.toml
+$(NPU_VENV)/.installed: pyproject.toml Makefile
 	test -x $(NPU_BIN)/python || $(PYTHON) -m venv $(NPU_VENV)
 	$(NPU_BIN)/pip install -q torch==2.13.0 numpy pyyaml protobuf "setuptools>=77" wheel ninja \
-	    'pytest==9.*' 'expecttest==0.3.*' 'hypothesis==6.*'
+	    'pytest==9.*' 'pytest-xdist==3.*' 'expecttest==0.3.*' 'hypothesis==6.*'
 	$(NPU_BIN)/pip install -q --no-deps torch_npu==2.13.0
 	touch $@
 

@@ -1,11 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of plan_residency, one token after another in plain Python."""
+"""The rules of plan_residency, one token after another in plain Python, and arguments to try them with."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
+from torch_offload.residency import (
+    ResidencyPlan,
+    ResidencyState,
+    new_residency_plan,
+    new_residency_state,
+    plan_residency,
+)
+
+PLAN = torch.ops.offload.plan_residency.default
 EMPTY = None
 
 
@@ -47,3 +60,41 @@ class Request:
         for slot in [slot for _, slot in loads] + read_again:
             self.order.move_to_end(slot)
         return [slot_of[token] if token >= 0 else -1 for token in topk], loads
+
+
+@dataclass
+class Step:
+    """The arguments of one step besides state and plan."""
+
+    topk: Tensor
+    request_ids: Tensor
+    stable_prefix: Tensor | None = None
+    block_table: Tensor | None = None
+    block_size: int = 1
+
+    def run(self, state: ResidencyState, plan: ResidencyPlan) -> None:
+        options = {"stable_prefix": self.stable_prefix, "block_table": self.block_table, "block_size": self.block_size}
+        plan_residency(self.topk, self.request_ids, state, plan, **options)
+
+    def args(self, state: ResidencyState, plan: ResidencyPlan) -> tuple:
+        tables = (self.stable_prefix, self.block_table, self.block_size)
+        return (self.topk, self.request_ids, *state, *plan, *tables)
+
+    def host_row(self, request: int, token: int) -> int:
+        if self.block_table is None:
+            return token
+        block = int(self.block_table[request, token // self.block_size])
+        return block * self.block_size + token % self.block_size
+
+
+def good() -> tuple[Step, ResidencyState, ResidencyPlan]:
+    step = Step(
+        torch.tensor([[1, 2, 3], [4, 5, -1]]),
+        torch.tensor([10, 11]),
+        torch.tensor([100, 100]),
+        torch.arange(20).view(2, 10),
+        16,
+    )
+    state, plan = new_residency_state(2, 4), new_residency_plan(2, 3)
+    Step(torch.tensor([[1, 7], [4, 8]]), step.request_ids).run(state, new_residency_plan(2, 2))
+    return step, state, plan

@@ -76,6 +76,7 @@ class Planner {
     if (t_.block_table) {
       step.block_table = row_of(*t_.block_table, r);
       step.blocks = t_.block_table->size(1);
+      step.has_blocks = true;
     }
     return step;
   }

@@ -105,12 +105,12 @@ int64_t read_tokens(const Token* from, int64_t stride, int64_t k, int32_t* to) {
 }
 
 int64_t host_row(const ResidencyStep& step, int64_t token) {
-  if (step.block_table.is_identity()) return token;
+  if (!step.has_blocks) return token;
   return step.block_table[token / step.block_size] * step.block_size + token % step.block_size;
 }
 
 void check_blocks(const ResidencyStep& step, int64_t number, const ResidencyPlan& plan) {
-  if (step.block_table.is_identity()) return;
+  if (!step.has_blocks) return;
   for (const int32_t position : plan.missed) {
     const int64_t token = plan.tokens[position];
     const int64_t block = step.block_table[token / step.block_size];
@@ -190,8 +190,9 @@ void look_up(const ResidentRow& row, const ResidencyStep& step, int64_t number, 
       topk.is_int64 ? read_tokens(static_cast<const int64_t*>(topk.data), topk.stride, step.k, plan.tokens.data())
                     : read_tokens(static_cast<const int32_t*>(topk.data), topk.stride, step.k, plan.tokens.data());
   if (greatest >= INT32_MAX) throw_beyond(step, number, INT32_MAX, "tokens are kept as int32");
-  if (!step.block_table.is_identity() && greatest / step.block_size >= step.blocks) {
-    throw_beyond(step, number, step.blocks * step.block_size, "the blocks of block_table");
+  const int64_t limit = step.blocks * step.block_size;
+  if (step.has_blocks && greatest >= limit) {
+    throw_beyond(step, number, limit, "the blocks of block_table");
   }
   plan.fresh = *row.owner != step.request;
   if (!plan.fresh) check_state(row, number);

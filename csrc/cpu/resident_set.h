@@ -38,9 +38,10 @@ struct ResidencyStep {
   IndexView topk;         // token ids; negative ones are padding
   int64_t k;              // their number
   int64_t stable_prefix;  // tokens at or beyond it are loaded again
-  IndexView block_table;  // identity: the host row is the token
+  IndexView block_table;  // used if has_blocks; else the host row is the token
   int64_t blocks;         // entries of the block table
   int64_t block_size;
+  bool has_blocks = false;
 };
 
 // What a step found; reused from step to step to keep its memory.

@@ -117,6 +117,7 @@ TEST(errors_change_nothing) {
   ResidencyStep step = step_of(topk, 7);
   step.block_table = {blocks.data(), 1, true};
   step.blocks = 2;
+  step.has_blocks = true;
   step.block_size = 16;
   EXPECT_THROWS(ValueError, "block_table[0][1] to be a block (token 20 needs it), got -1", run(state, step, plan));
   step.block_size = 8;
