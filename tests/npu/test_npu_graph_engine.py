@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What torchair hands to the graph engine for our operators: types, names, edges, and no copy of a cache.
 
-torchair takes its converters for a process: each test has one of its own.
+A stand-in takes the place of the engine, for a whole process: these tests have processes of their own.
 """
 
 import pytest
@@ -38,9 +38,7 @@ def inputs_of(op):
     return {name: edge for name, edge in zip(names(op.input_desc), op.input, strict=True) if edge}
 
 
-@own_process()
-def test_one_to_four_components_are_one_operator():
-    engine = Engine()
+def one_to_four_components_are_one_operator(engine):
     for components in range(1, 5):
         graph = engine.convert(call, *Tensors(components).args())
         (op,) = of_type(graph, "OffloadSparseCopy")
@@ -54,27 +52,25 @@ def test_one_to_four_components_are_one_operator():
         assert [op.attr[name].i for name in ("dst_rows", "src_rows", "cores")] == [-1, -1, -1]
 
 
-@own_process()
-def test_five_components_are_two_operators():
-    graph = Engine().convert(call, *Tensors(5).args())
+def five_components_are_two_operators(engine):
+    graph = engine.convert(call, *Tensors(5).args())
     ops = of_type(graph, "OffloadSparseCopy")
     assert [names(op.output_desc) for op in ops] == [["dst0", "dst1", "dst2", "dst3"], ["dst0"]]
     assert not of_type(graph, *COPIES)
     assert all(reaches_output(graph, op) for op in ops)
 
 
-@own_process()
-def test_destinations_of_one_storage_are_an_operator_each():
+def destinations_of_one_storage_are_an_operator_each(engine):
     tensors = Tensors(2)
     tensors.dst = list(torch.zeros(2, 20, 24, device=DEVICE))
-    graph = Engine().convert(call, *tensors.args())
+    graph = engine.convert(call, *tensors.args())
     ops = of_type(graph, "OffloadSparseCopy")
     assert [names(op.output_desc) for op in ops] == [["dst0"], ["dst0"]]
+    assert not of_type(graph, *COPIES)
     assert all(reaches_output(graph, op) for op in ops)
 
 
-@own_process()
-def test_two_copies_with_a_read_between_stay_in_order():
+def two_copies_with_a_read_between_stay_in_order(engine):
     """Each call on the same destination moves it: torchair drops the copy only where nobody else reads."""
     tensors, other = Tensors(), Tensors()
 
@@ -84,7 +80,7 @@ def test_two_copies_with_a_read_between_stay_in_order():
         torch_offload.sparse_copy(dst, second, src_index=index, count=count)
         return between, dst * 2
 
-    graph = Engine().convert(twice, *tensors.dst, *tensors.src, *other.src, tensors.index, tensors.count)
+    graph = engine.convert(twice, *tensors.dst, *tensors.src, *other.src, tensors.index, tensors.count)
     first, second = of_type(graph, "OffloadSparseCopy")
     moves = {op.name: op for op in of_type(graph, "TensorMove")}
     assert moves[inputs_of(second)["dst0"].partition(":")[0]].input == [f"{first.name}:0"]
@@ -94,9 +90,7 @@ def test_two_copies_with_a_read_between_stay_in_order():
     assert all(reaches_output(graph, op) for op in (first, second))
 
 
-@own_process()
-def test_dynamic_shapes():
-    engine = Engine()
+def dynamic_shapes(engine):
     graph = engine.convert(call, *Tensors(2).args(), dynamic=True)
     (op,) = of_type(graph, "OffloadSparseCopy")
     assert names(op.output_desc) == ["dst0", "dst1"]
@@ -104,40 +98,55 @@ def test_dynamic_shapes():
     assert reaches_output(graph, op)
 
 
-@own_process()
-def test_unequal_rows_are_limits_of_every_operator():
+def unequal_rows_are_limits_of_every_operator(engine):
     tensors = Tensors(5)
     tensors.src[4] = torch.zeros(30, 24, device=DEVICE)
-    graph = Engine().convert(call, *tensors.args())
+    graph = engine.convert(call, *tensors.args())
     limits = [[op.attr[name].i for name in ("dst_rows", "src_rows")] for op in of_type(graph, "OffloadSparseCopy")]
     assert limits == [[20, 30], [20, 30]]
 
 
-@own_process()
-def test_cores_are_an_attribute():
+def cores_are_an_attribute(engine):
     def limited(dst, src, index):
         torch_offload.sparse_copy(dst, src, src_index=index, cores=8)
         return dst + 1
 
     tensors = Tensors()
-    (op,) = of_type(Engine().convert(limited, *tensors.dst, *tensors.src, tensors.index), "OffloadSparseCopy")
+    (op,) = of_type(engine.convert(limited, *tensors.dst, *tensors.src, tensors.index), "OffloadSparseCopy")
     assert op.attr["cores"].i == 8
 
 
-@own_process()
-def test_pointers():
+def pointers(engine):
     status = torch.zeros(4, dtype=torch.int64, device=DEVICE)
     table, count = Tensors().index, Tensors().count
 
     def by_address(src_ptrs, dst_ptrs, lengths, count, status):
         torch_offload.sparse_copy_ptrs(src_ptrs, dst_ptrs, lengths, count, status=status)
 
-    graph = Engine().convert(by_address, table, table.clone(), table.clone(), count, status)
+    graph = engine.convert(by_address, table, table.clone(), table.clone(), count, status)
     (op,) = of_type(graph, "OffloadSparseCopyPtrs")
     assert names(op.input_desc) == ["src_ptrs", "dst_ptrs", "lengths", "count", "status"]
     assert names(op.output_desc) == ["status"]
     assert not of_type(graph, *COPIES)
     assert reaches_output(graph, op)
+
+
+@own_process()
+def test_conversions():
+    """In one process, because each takes seconds to start."""
+    engine = Engine()
+    for convert in (
+        one_to_four_components_are_one_operator,
+        five_components_are_two_operators,
+        destinations_of_one_storage_are_an_operator_each,
+        two_copies_with_a_read_between_stay_in_order,
+        dynamic_shapes,
+        unequal_rows_are_limits_of_every_operator,
+        cores_are_an_attribute,
+        pointers,
+    ):
+        print(convert.__name__, flush=True)
+        convert(engine)
 
 
 @own_process()
