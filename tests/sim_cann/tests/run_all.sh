@@ -4,12 +4,14 @@
 # source names its settings:   // RUN: SIM_DEVICES=2   (one run per line)
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+errors=$(mktemp)
+trap 'rm -f "$errors"' EXIT
 passed=0 failed=0
 for program in "$@"; do
   mapfile -t runs < <(sed -n 's|^// RUN: *||p' "$here/$(basename "$program").cpp")
   [ ${#runs[@]} -gt 0 ] || runs=("SIM_STREAM_MODE=thread")
   for settings in "${runs[@]}"; do
-    output=$(env $settings timeout 300 "$program" 2>/tmp/sim_cann_stderr.$$)
+    output=$(env $settings timeout 300 "$program" 2>"$errors")
     status=$?
     line=$(tail -1 <<<"$output")
     if [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
@@ -21,10 +23,9 @@ for program in "$@"; do
       [[ $line == *", 0 failed" ]] && failed=$((failed + 1))
       echo "== $(basename "$program") $settings: exit code $status"
       echo "$output"
-      tail -60 /tmp/sim_cann_stderr.$$
+      tail -60 "$errors"
     fi
   done
 done
-rm -f /tmp/sim_cann_stderr.$$
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
