@@ -14,7 +14,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -188,7 +187,7 @@ def run_one(library: ctypes.CDLL, source: Tensor, args: argparse.Namespace, case
         "us_per_request": ours * 1e6 / requests,
         "ratio": {name: timings[name].median / ours for name in ("torch", "sequential")},
         "share_of_gather": ours / requests / timings["gather"].median,
-        "seconds": {name: asdict(timing) | {"spread": timing.spread} for name, timing in timings.items()},
+        "seconds": {name: timing.record() for name, timing in timings.items()},
     }
 
 

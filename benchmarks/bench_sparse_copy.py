@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
 
 import torch
 from timing import machine, measure
@@ -127,7 +126,7 @@ def run_one(rows_of: dict[str, torch.Tensor], rows: int, shuffled: bool, seconds
         "shuffled": shuffled,
         "gb_per_s": rows * row_bytes / median / 1e9,
         "ratio": {name: timing.median / median for name, timing in timings.items() if name != "sparse_copy"},
-        "seconds": {name: asdict(timing) | {"spread": timing.spread} for name, timing in timings.items()},
+        "seconds": {name: timing.record() for name, timing in timings.items()},
     }
 
 

@@ -7,7 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 
@@ -33,6 +33,10 @@ class Timing:
     def spread(self) -> float:
         """The distance of the quartiles, as a share of the median."""
         return (self.high - self.low) / self.median
+
+    def record(self) -> dict[str, float]:
+        """What a benchmark's JSON tells of it."""
+        return asdict(self) | {"spread": self.spread}
 
 
 def measure(sides: dict[str, Callable[[int], object]], *, seconds: float, warm_up: int = 3) -> dict[str, Timing]:

@@ -34,7 +34,9 @@ def _decompose(
     count: Tensor | None = None,
     cores: int | None = None,
 ) -> None:
-    _refuse_jagged(dst, src, dst_index, src_index, count)
+    named = [(f"dst[{c}]", tensor) for c, tensor in enumerate(dst)]
+    named += [(f"src[{c}]", tensor) for c, tensor in enumerate(src)]
+    refuse_nested("sparse_copy", *named, ("dst_index", dst_index), ("src_index", src_index), ("count", count))
     _check_devices(dst, src, dst_index, src_index, count)
     if any(isinstance(tensor.storage_offset(), torch.SymInt) for tensor in dst if tensor.layout == torch.strided):
         lower_storage_offsets()
@@ -52,13 +54,14 @@ _library.impl("sparse_copy", _decompose, "CompositeImplicitAutograd")
 _library.impl("_sparse_copy_cores", _decompose, "CompositeImplicitAutograd")
 
 
-def _refuse_jagged(dst: Sequence[Tensor], src: Sequence[Tensor], *tables: Tensor | None) -> None:
-    """Refuses nested tensors of the jagged layout, which are Python objects and in eager mode, too, come here only."""
-    named = [(f"dst[{c}]", tensor) for c, tensor in enumerate(dst)]
-    named += [(f"src[{c}]", tensor) for c, tensor in enumerate(src)]
-    for name, tensor in (*named, *zip(("dst_index", "src_index", "count"), tables, strict=True)):
+def refuse_nested(op: str, *arguments: tuple[str, Tensor | None]) -> None:
+    """Raises TypeError for nested tensors.
+
+    Those of the jagged layout are Python objects, which refuse an operator before its kernels are asked.
+    """
+    for name, tensor in arguments:
         if tensor is not None and tensor.is_nested:
-            raise TypeError(f"sparse_copy: expected {name} to be a strided tensor, got layout nested")
+            raise TypeError(f"{op}: expected {name} to be a strided tensor, got layout nested")
 
 
 def _row_limits(dst: Sequence[Tensor], src: Sequence[Tensor]) -> dict[str, int | torch.SymInt]:

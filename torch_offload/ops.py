@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_offload.decomposition import refuse_nested
+
 __all__ = ["sparse_copy", "sparse_copy_ptrs"]
 
 
@@ -131,10 +133,7 @@ def sparse_copy_ptrs(
         if not isinstance(table, Tensor):
             raise TypeError(f"sparse_copy_ptrs: expected {name} to be a tensor, got {_describe(table)}")
     _optional_tensor("sparse_copy_ptrs", "status", status)
-    for name, tensor in (*tables, ("status", status)):
-        if tensor is not None and tensor.layout == torch.jagged:
-            # Python objects that refuse every operator they do not know before ours is asked.
-            raise TypeError(f"sparse_copy_ptrs: expected {name} to be a strided tensor, got layout nested")
+    refuse_nested("sparse_copy_ptrs", *tables, ("status", status))
     if status is None:
         if torch.compiler.is_compiling():
             raise ValueError(
