@@ -68,6 +68,7 @@ TORCH_SOURCES = [
 
 # The argument contract is compiled into both torch extensions: they share no symbols.
 NPU_SOURCES = [
+    "csrc/residency_args.cpp",
     "csrc/sparse_copy_args.cpp",
     "csrc/tensor_checks.cpp",
     "csrc/overlap.cpp",
@@ -77,6 +78,7 @@ NPU_SOURCES = [
     "csrc/npu/kernel_binary.cpp",
     "csrc/npu/launch.cpp",
     "csrc/npu/placement.cpp",
+    "csrc/npu/plan_residency.cpp",
     "csrc/npu/platform.cpp",
     "csrc/npu/pool_backend.cpp",
     "csrc/npu/pool_views.cpp",
@@ -87,6 +89,7 @@ NPU_SOURCES = [
     "csrc/npu/sparse_copy_ptrs.cpp",
     "csrc/npu/status.cpp",
     "csrc/npu/stream_fence.cpp",
+    "op_host/plan_residency_tiling.cpp",
     "op_host/sparse_copy_tiling.cpp",
 ]
 

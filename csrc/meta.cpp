@@ -16,7 +16,7 @@ void sparse_copy_ptrs_meta(const at::Tensor& src_ptrs, const at::Tensor& dst_ptr
 }
 
 void plan_residency_meta(const ResidencyTensors& tensors) {
-  check_plan_residency(tensors, Placement(c10::DeviceType::Meta));
+  check_plan_residency(tensors, Placement(c10::DeviceType::Meta), BucketsOf::EITHER);
 }
 
 }  // namespace torch_offload

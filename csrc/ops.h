@@ -32,6 +32,8 @@ void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTenso
                      const OptionalTensor& src_index, const OptionalTensor& count, const CallLimits& limits);
 void sparse_copy_ptrs_npu(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
                           const at::Tensor& count, at::Tensor& status, std::optional<int64_t> cores);
+// A request with a mistake that the host cannot see is refused by itself, and recorded in the device's status.
+void plan_residency_npu(const ResidencyTensors& tensors);
 
 // csrc/autograd.cpp: for every operator that mutates arguments and returns nothing.
 void refuse_grad(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

@@ -67,7 +67,7 @@ class Checker {
 
 }  // namespace
 
-void check_plan_residency(const ResidencyTensors& t, const Placement& placement) {
+void check_plan_residency(const ResidencyTensors& t, const Placement& placement, BucketsOf buckets) {
   Checker check(placement);
   // Written ones first: the address of a copy-on-write tensor may change.
   check.written("owners", t.owners, 1, at::kLong);
@@ -96,7 +96,10 @@ void check_plan_residency(const ResidencyTensors& t, const Placement& placement)
   const int64_t slots = t.slot_tokens.sym_size(1).guard_int(__FILE__, __LINE__);
   TORCH_CHECK_VALUE(slots >= 1 && slots <= kMaxResidentSlots, ArgName{kOp, "slot_tokens"}, " to have 1 to ",
                     kMaxResidentSlots, " slots in dimension 1, got ", slots);
-  check.size("buckets", t.buckets, 1, residency_buckets(slots), "what new_residency_state makes of the slots");
+  const bool has_buckets = buckets == BucketsOf::CPU ||
+                           (buckets == BucketsOf::EITHER && t.buckets.sym_size(1).guard_int(__FILE__, __LINE__));
+  check.size("buckets", t.buckets, 1, has_buckets ? residency_buckets(slots) : 0,
+             "what new_residency_state makes of the slots");
   check.size("slots", t.slots, 0, requests, "as many as topk");
   check.size("slots", t.slots, 1, tokens, "as many as topk");
   check.least("src_index", t.src_index, requests * tokens, "one entry for each element of topk");
@@ -107,6 +110,12 @@ void check_plan_residency(const ResidencyTensors& t, const Placement& placement)
   TORCH_CHECK_VALUE(t.block_size >= 1 && t.block_size <= kMaxBlockSize, kOp, ": expected block_size to be in [1, ",
                     kMaxBlockSize, "], got ", t.block_size);
   check.no_overlap();
+}
+
+void check_count_holds_entries(const ResidencyTensors& t) {
+  const int64_t elements = t.topk.numel();
+  TORCH_CHECK_VALUE(t.count.scalar_type() == at::kLong || elements <= INT32_MAX, ArgName{kOp, "count"},
+                    " to be int64 for ", elements, " elements of topk, got int32");
 }
 
 }  // namespace torch_offload

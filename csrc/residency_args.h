@@ -14,7 +14,7 @@ struct ResidencyTensors {
   const at::Tensor& owners;                        // [S] int64, state
   const at::Tensor& slot_tokens;                   // [S, C] int32, state
   const at::Tensor& lru;                           // [S, C] int16, state
-  const at::Tensor& buckets;                       // [S, residency_buckets(C)] int16, state
+  const at::Tensor& buckets;                       // [S, residency_buckets(C)] int16, state; on a device [S, 0]
   const at::Tensor& slots;                         // [R, K] int32, out
   const at::Tensor& src_index;                     // [at least R * K] int64, out
   const at::Tensor& dst_index;                     // the same
@@ -25,7 +25,13 @@ struct ResidencyTensors {
   int64_t block_size;
 };
 
+// Who keeps an index in `buckets`: the CPU does, a device has no columns there. A fake tensor does not tell.
+enum class BucketsOf : uint8_t { CPU, DEVICE, EITHER };
+
 // TypeError (kind or dtype), ValueError (shape, stride, device, two tensors that share bytes, of which one is written).
-void check_plan_residency(const ResidencyTensors& tensors, const Placement& placement);
+void check_plan_residency(const ResidencyTensors& tensors, const Placement& placement, BucketsOf buckets);
+
+// ValueError if the entries could be more than `count` can hold. Sizes must be known.
+void check_count_holds_entries(const ResidencyTensors& tensors);
 
 }  // namespace torch_offload

@@ -91,7 +91,8 @@ struct SparseCopyStatusRecord {
     uint64_t firstBad;       // 1 + the smallest position of an entry that was out of range; 0: there was none
     uint64_t clampedCounts;  // launches whose count lay outside of [0, entryCount]; only core 0 counts them
     int64_t lastClampedCount;
-    uint64_t reserved[2];
+    uint64_t refusedRequests;  // requests that plan_residency refused
+    uint64_t refusal;          // of the last of them: its row << 8 | PlanResidencyRefusal
 };
 
 // Bytes between the records of two cores: two cores in one line of 512 bytes would wait for each other.

@@ -16,7 +16,7 @@ TESTS = Path(__file__).resolve().parent
 MODEL = TESTS / "sim_cann" / "ascendc"
 
 _SCRIPT = f"""#!{sys.executable}
-import json, os, subprocess, sys
+import json, os, re, subprocess, sys
 arguments = sys.argv[1:]
 with open(os.environ["STAND_IN_LOG"], "a") as log:
     print(json.dumps([os.path.basename(sys.argv[0]), *arguments]), file=log)
@@ -30,7 +30,7 @@ output = arguments[arguments.index("-o") + 1]
 inputs = [a for a in arguments if a.endswith((".cpp", ".o")) and a != output]
 text = None
 if os.path.basename(sys.argv[0]) == "bisheng":
-    kernels = "sparse_copy", "sparse_copy_ptrs", "sparse_copy_ptrs_status"
+    kernels = re.findall(r"__global__ __aicore__ void (\\w+)", open(inputs[0]).read())
     text = f'#include "{{inputs[0]}}"\\n' + "".join(f"ASCENDC_SIM_KERNEL({{name}})\\n" for name in kernels)
     options = ["-std=c++17", "-fPIC", "-I{MODEL}", "-I{TESTS.parent}", "-x", "c++", "-c", "-"]
     options += [a for a in arguments if a.startswith("-I")]

@@ -6,82 +6,13 @@ from __future__ import annotations
 import random
 
 import pytest
-import residency_reference as reference
 import torch
 import torch._dynamo.testing
-from residency_reference import PLAN, Step, good
+from residency_reference import PLAN, Compared, Step, good, random_step
 from torch.library import opcheck
 
 import torch_offload
-from torch_offload.residency import (
-    ResidencyPlan,
-    new_residency_plan,
-    new_residency_state,
-    plan_residency,
-)
-
-
-class Compared:
-    """A state and a plan beside the reference."""
-
-    def __init__(self, requests: int, slots: int, *, spare: int = 0) -> None:
-        self.slots = slots
-        self.state = new_residency_state(requests + spare, slots)
-        self.requests = [reference.Request(slots) for _ in range(requests + spare)]
-        self.totals = [0, 0]
-
-    def step(self, step: Step) -> ResidencyPlan:
-        requests, top_k = step.topk.shape
-        plan = new_residency_plan(requests, top_k)
-        plan.totals[:] = torch.tensor(self.totals)
-        step.run(self.state, plan)
-        loads = []
-        for r, request in enumerate(self.requests[:requests]):
-            prefix = 2**62 if step.stable_prefix is None else int(step.stable_prefix[r])
-            wanted, loaded = request.step(
-                int(step.request_ids[r]), step.topk[r].tolist(), prefix, lambda token, r=r: step.host_row(r, token)
-            )
-            assert plan.slots[r].tolist() == wanted
-            loads += [(row, r * self.slots + slot) for row, slot in loaded]
-            self.totals[0] += request.hits
-            self.totals[1] += len(loaded)
-        count = int(plan.misses)
-        pairs = zip(plan.src_index[:count].tolist(), plan.dst_index[:count].tolist(), strict=True)
-        assert list(pairs) == loads
-        assert (plan.src_index[count:] == -1).all() and (plan.dst_index[count:] == -1).all()
-        assert plan.totals.tolist() == self.totals
-        self.check_state()
-        return plan
-
-    def check_state(self) -> None:
-        for r, request in enumerate(self.requests):
-            assert int(self.state.owners[r]) == (-1 if request.owner is None else request.owner)
-            assert self.state.lru[r].tolist() == list(request.order)
-            tokens = [-1 if request.order[slot] is None else request.order[slot] for slot in range(self.slots)]
-            assert self.state.slot_tokens[r].tolist() == tokens
-
-
-def random_step(choice: random.Random, requests: int, slots: int, tokens: int, block_size: int) -> Step:
-    dtype = choice.choice([torch.int32, torch.int64])
-    top_k = choice.randrange(0, slots + 1) if choice.random() < 0.5 else slots
-    rows = []
-    for _ in range(requests):
-        # Near ones more often, so that there are hits; repeated ones and padding come by themselves.
-        middle = choice.randrange(tokens)
-        row = [min(tokens - 1, max(-2, int(choice.gauss(middle, slots)))) for _ in range(top_k)]
-        rows.append([token if choice.random() < 0.9 else -1 - choice.randrange(5) for token in row])
-    step = Step(
-        torch.tensor(rows, dtype=dtype).view(requests, top_k),
-        torch.tensor([choice.choice([-1, 7, 7, 7, 7, 7, 7, 7, 7, 2**40 + r]) for r in range(requests)]),
-    )
-    if choice.random() < 0.5:
-        step.stable_prefix = torch.tensor([choice.randrange(tokens * 2) for _ in range(requests)], dtype=dtype)
-    if block_size:
-        blocks = -(-tokens // block_size)
-        table = [choice.sample(range(100 * blocks), blocks) for _ in range(requests)]
-        step.block_table = torch.tensor(table, dtype=choice.choice([torch.int32, torch.int64]))
-        step.block_size = block_size
-    return step
+from torch_offload.residency import new_residency_plan, new_residency_state, plan_residency
 
 
 @pytest.mark.parametrize("block_size", [0, 1, 16, 100, 128])

@@ -21,6 +21,11 @@ def rows_overlap(
 ) -> bool:
     """Whether two sets of rows, given in bytes, share a byte."""
 
+MAX_RESIDENT_SLOTS: int
+
+def residency_buckets(slots: int, /) -> int:
+    """Columns of the index that `plan_residency` keeps on the CPU."""
+
 class HostPool:
     @staticmethod
     def create(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torch_offload import _C
 from torch_offload.ops import sparse_copy
 
 __all__ = [
@@ -31,7 +32,8 @@ class ResidencyState(NamedTuple):
             what is resident.
         slot_tokens (Tensor `[S, C]`, int32): Token in each slot, -1 where there is none.
         lru (Tensor `[S, C]`, int16): The slots, least recently used first.
-        buckets (Tensor `[S, ...]`, int16): A table from token to slot.
+        buckets (Tensor `[S, ...]`, int16): A table from token to slot. Without columns on a device, which needs none: a
+            state cannot be moved between the CPU and a device.
     """
 
     owners: Tensor
@@ -63,7 +65,7 @@ def new_residency_state(requests: int, slots: int, *, device: torch.device | str
 
     Args:
         requests (int): S.
-        slots (int): C, at most 32767.
+        slots (int): C, at most 32767; on a device no more than what fits into the unified buffer of a core.
         device (torch.device, str or None): Where the planning runs.
 
     Raises:
@@ -71,14 +73,15 @@ def new_residency_state(requests: int, slots: int, *, device: torch.device | str
     """
     if requests < 0:
         raise ValueError(f"new_residency_state: expected requests to be at least 0, got {requests}")
-    if not 1 <= slots <= 32767:
-        raise ValueError(f"new_residency_state: expected slots to be in [1, 32767], got {slots}")
-    buckets = 1 << (4 * slots - 1).bit_length()
+    if not 1 <= slots <= _C.MAX_RESIDENT_SLOTS:
+        raise ValueError(f"new_residency_state: expected slots to be in [1, {_C.MAX_RESIDENT_SLOTS}], got {slots}")
+    where = torch.get_default_device() if device is None else torch.device(device)
+    buckets = _C.residency_buckets(slots) if where.type == "cpu" else 0
     return ResidencyState(
-        torch.full((requests,), -1, dtype=torch.int64, device=device),
-        torch.full((requests, slots), -1, dtype=torch.int32, device=device),
-        torch.arange(slots, dtype=torch.int16, device=device).repeat(requests, 1),
-        torch.full((requests, buckets), -1, dtype=torch.int16, device=device),
+        torch.full((requests,), -1, dtype=torch.int64, device=where),
+        torch.full((requests, slots), -1, dtype=torch.int32, device=where),
+        torch.arange(slots, dtype=torch.int16, device="cpu").repeat(requests, 1).to(where),
+        torch.full((requests, buckets), -1, dtype=torch.int16, device="cpu").to(where),
     )
 
 
@@ -142,8 +145,10 @@ def plan_residency(
 
     Raises:
         TypeError: A tensor has the wrong dtype or is not plain.
-        ValueError: Shapes do not fit, fewer slots than distinct tokens, a token without a block, tensors that share
-            memory. The state is unchanged.
+        ValueError: Shapes do not fit, tensors share memory, more slots than a core of the device can hold; on the CPU
+            fewer slots than distinct tokens, a token without a block. The state is unchanged. A device, where the host
+            does not see the tokens, refuses such a request alone: its slots are -1, its state is unchanged, and
+            `torch_offload.check_status` raises.
     """
     torch.ops.offload.plan_residency.default(
         topk,

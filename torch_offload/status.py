@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `sparse_copy` has recorded on a device: mistakes that the host could not see when it called."""
+"""What the operators have recorded on a device: mistakes that the host could not see when it called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SparseCopyStatus", "check_status", "reset_status", "status"]
 
 @dataclass(frozen=True)
 class SparseCopyStatus:
-    """What the calls of `sparse_copy` on one device have done since `reset_status`, replays of graphs included.
+    """What the calls on one device have done since `reset_status`, replays of graphs included.
 
     An entry counts once, however many tensors the call copies.
 
@@ -25,6 +25,8 @@ class SparseCopyStatus:
         first_bad: The smallest position, in its call's index tensors, of an entry that was out of range, or -1.
         clamped_counts: Calls whose `count` was outside of `[0, n]`; the nearest number in it was taken.
         clamped_count: The last such count, or one of them if several streams had one.
+        refused_requests: Requests that `plan_residency` refused.
+        refusal: Which row of its call one of them was, and why: the row times 256 plus a number from 1 to 4.
     """
 
     copied: int
@@ -33,10 +35,21 @@ class SparseCopyStatus:
     first_bad: int
     clamped_counts: int = 0
     clamped_count: int = 0
+    refused_requests: int = 0
+    refusal: int = 0
+
+
+# By PlanResidencyRefusal.
+_REFUSALS = {
+    1: "a token beyond its block table, or from 2^31 - 1",
+    2: "more distinct tokens than slots",
+    3: "a token whose entry of the block table is no block",
+    4: "a state that no step has left behind",
+}
 
 
 def status(device: torch.device | str | int) -> SparseCopyStatus:
-    """Waits for the device, then returns what `sparse_copy` has recorded on it since the last `reset_status`.
+    """Waits for the device, then returns what has been recorded on it since the last `reset_status`.
 
     On the CPU mistakes raise at once and nothing is recorded: there all numbers are 0 and `first_bad` is -1, so that
     the same code runs everywhere. Not to be called inside a graph capture, nor while another thread launches.
@@ -56,14 +69,15 @@ def status(device: torch.device | str | int) -> SparseCopyStatus:
 
 
 def check_status(device: torch.device | str | int) -> None:
-    """Waits for the device and raises if `sparse_copy` has recorded a mistake on it since `reset_status`.
+    """Waits for the device and raises if a mistake has been recorded on it since `reset_status`.
 
     Args:
         device (torch.device, str or int): As for `status`.
 
     Raises:
         IndexError: An index was beyond the rows.
-        ValueError: A `count` was outside of `[0, n]` (and every index was right), or another kind of device.
+        ValueError: A `count` was outside of `[0, n]`, or `plan_residency` refused a request (and every index was
+            right), or another kind of device.
         ImportError: An NPU is asked for where its software is missing.
     """
     found = status(device)
@@ -76,10 +90,16 @@ def check_status(device: torch.device | str | int) -> None:
         )
     if found.clamped_counts:
         raise ValueError(f"sparse_copy: expected count to be in [0, n] on {device}, got {clamped}")
+    if found.refused_requests:
+        row, reason = divmod(found.refusal, 256)
+        raise ValueError(
+            f"plan_residency: expected requests without a mistake on {device}, got {found.refused_requests} refused, "
+            f"among them row {row}: {_REFUSALS[reason]}"
+        )
 
 
 def reset_status(device: torch.device | str | int) -> None:
-    """Waits for the device and forgets what `sparse_copy` has recorded on it. Does nothing on the CPU.
+    """Waits for the device and forgets what has been recorded on it. Does nothing on the CPU.
 
     Args:
         device (torch.device, str or int): As for `status`.

@@ -118,10 +118,8 @@ class Planner {
 }  // namespace
 
 void plan_residency_cpu(const ResidencyTensors& tensors) {
-  check_plan_residency(tensors, Placement(c10::DeviceType::CPU));
-  const int64_t elements = tensors.topk.numel();
-  TORCH_CHECK_VALUE(tensors.count.scalar_type() == at::kLong || elements <= INT32_MAX,
-                    "plan_residency: expected count to be int64 for ", elements, " elements of topk, got int32");
+  check_plan_residency(tensors, Placement(c10::DeviceType::CPU), BucketsOf::CPU);
+  check_count_holds_entries(tensors);
   try {
     Planner(tensors).run();
   } catch (const ValueError& error) {

@@ -12,18 +12,18 @@
 #include <cstdint>
 #include <vector>
 
+#include "../../op_kernel/residency_state.h"
 #include "sparse_copy_params.h"
 #include "visibility.h"
 
 namespace torch_offload {
 
-// Slots are numbered by int16: the state of a request with 4096 slots is 40 KiB and stays near the core.
-constexpr int64_t kMaxResidentSlots = INT16_MAX;
+constexpr int64_t kMaxResidentSlots = RESIDENCY_MAX_SLOTS;
 
 // Buckets of the table from token to slot: a power of two, at most half full.
 OFFLOAD_CORE_API int64_t residency_buckets(int64_t slots);
 
-// What one request keeps from step to step.
+// What one request keeps from step to step: its row of the state that residency_state.h describes.
 struct ResidentRow {
   int64_t* owner;    // id of the request that the rest belongs to; negative: none
   int32_t* tokens;   // [slots] token in each slot; negative: empty

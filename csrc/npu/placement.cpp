@@ -2,8 +2,10 @@
 #include "npu/placement.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <acl/acl.h>
 #include <torch_npu/csrc/core/npu/NPUFormat.h>
+#include <torch_npu/csrc/core/npu/NPUStream.h>
 
 #include "npu/host_memory.h"
 
@@ -47,6 +49,13 @@ uintptr_t NpuPlacement::address(const ArgName& arg, const at::Tensor& tensor, bo
                     "'), or move the tensor with .to('", device_, "')");
   translated_.push_back({address, bytes, found});
   return found;
+}
+
+void record_host_memory(const at::Tensor& tensor, const c10_npu::NPUStream& stream) {
+  if (!tensor.is_cpu() || tensor.numel() == 0) return;
+  const c10::Storage& storage = tensor.storage();
+  at::getHostAllocator(at::kPrivateUse1)
+      ->record_event(const_cast<void*>(storage.data()), storage.data_ptr().get_context(), stream.unwrap());
 }
 
 }  // namespace torch_offload::npu

@@ -7,6 +7,10 @@
 
 #include "tensor_checks.h"
 
+namespace c10_npu {
+class NPUStream;
+}
+
 namespace torch_offload::npu {
 
 class NpuPlacement final : public Placement {
@@ -27,5 +31,9 @@ class NpuPlacement final : public Placement {
   c10::Device device_;
   mutable c10::SmallVector<HostRange, 4> translated_;  // one call asks for each of its host tensors more than once
 };
+
+// To be called behind the launch for every tensor of a call. torch_npu's pinned memory is handed out again once the
+// host has dropped it, unless it knows of the stream. Does nothing for tensors on a device.
+void record_host_memory(const at::Tensor& tensor, const c10_npu::NPUStream& stream);
 
 }  // namespace torch_offload::npu

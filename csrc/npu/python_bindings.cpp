@@ -23,7 +23,7 @@ py::tuple read(c10::DeviceIndex device) {
     totals = read_status(device);
   }
   return py::make_tuple(totals.copied, totals.skipped, totals.out_of_range, totals.first_bad, totals.clamped_counts,
-                        totals.clamped_count);
+                        totals.clamped_count, totals.refused_requests, totals.refusal);
 }
 
 void reset(c10::DeviceIndex device) {

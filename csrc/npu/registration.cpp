@@ -7,13 +7,6 @@
 namespace torch_offload {
 namespace {
 
-void plan_residency_npu(const ResidencyTensors& tensors) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false,
-                              "plan_residency: expected tensors on the CPU (there is no NPU kernel of this operator "
-                              "yet), got topk on ",
-                              tensors.topk.device());
-}
-
 void implement_npu(torch::Library& m) { implement<&sparse_copy_npu, &sparse_copy_ptrs_npu, &plan_residency_npu>(m); }
 
 TORCH_LIBRARY_IMPL(offload, PrivateUse1, m) { implement_npu(m); }

@@ -31,9 +31,12 @@ const Runtime& runtime_of(c10::DeviceIndex device) {
   const RelaxedCapture relaxed;
   const DeviceLimits limits = device_limits(device);
   const aclrtBinHandle kernels = load_kernels(limits);
-  const auto* made =
-      new Runtime{limits, kernel_function(kernels, "sparse_copy"),  // never freed
-                  kernel_function(kernels, "sparse_copy_ptrs"), kernel_function(kernels, "sparse_copy_ptrs_status")};
+  const auto* made = new Runtime{limits,  // never freed
+                                 kernel_function(kernels, "sparse_copy"),
+                                 kernel_function(kernels, "sparse_copy_ptrs"),
+                                 kernel_function(kernels, "sparse_copy_ptrs_status"),
+                                 kernel_function(kernels, "plan_residency"),
+                                 kernel_function(kernels, "plan_residency_list")};
   slot.store(made, std::memory_order_release);
   return *made;
 }

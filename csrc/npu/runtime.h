@@ -13,6 +13,8 @@ struct Runtime {
   aclrtFuncHandle sparse_copy;
   aclrtFuncHandle sparse_copy_ptrs;
   aclrtFuncHandle sparse_copy_ptrs_status;
+  aclrtFuncHandle plan_residency;
+  aclrtFuncHandle plan_residency_list;
 };
 
 // Of the current device, which must be `device`. Checks CANN's version, loads the device code and asks for the limits

@@ -2,7 +2,6 @@
 //
 // sparse_copy on NPU tensors: tensors to launches on the current stream. Nothing here synchronises, and no value in
 // device memory is read.
-#include <ATen/core/CachingHostAllocator.h>
 #include <torch_npu/csrc/core/npu/NPUGuard.h>
 #include <torch_npu/csrc/core/npu/NPUStream.h>
 #include <torch_npu/csrc/framework/OpCommand.h>
@@ -60,14 +59,6 @@ std::vector<tiling::Component> components_of(const SparseCopyParams& params, int
   return components;
 }
 
-// torch_npu's pinned memory is handed out again once the host has dropped it, unless it knows of the stream.
-void record_host_memory(const at::Tensor& tensor, const c10_npu::NPUStream& stream) {
-  if (!tensor.is_cpu() || tensor.numel() == 0) return;
-  const c10::Storage& storage = tensor.storage();
-  at::getHostAllocator(at::kPrivateUse1)
-      ->record_event(const_cast<void*>(storage.data()), storage.data_ptr().get_context(), stream.unwrap());
-}
-
 }  // namespace
 
 void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
@@ -112,7 +103,7 @@ void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTenso
     request.statusAddress = 0;  // an entry counts once, however many launches the components take
   }
   for_each_tensor(dst, src, dst_index, src_index, count,
-                  [&](const at::Tensor& tensor) { record_host_memory(tensor, stream); });
+                  [&](const at::Tensor& tensor) { npu::record_host_memory(tensor, stream); });
 }
 
 }  // namespace torch_offload

@@ -68,6 +68,8 @@ void add(const SparseCopyStatusRecord& record, StatusTotals& totals) {
   }
   totals.clamped_counts += record.clampedCounts;
   if (record.clampedCounts != 0) totals.clamped_count = record.lastClampedCount;
+  totals.refused_requests += record.refusedRequests;
+  if (record.refusedRequests != 0) totals.refusal = record.refusal;
 }
 
 // The array of the stream, or of the stream in the graph that it is captured into.

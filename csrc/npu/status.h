@@ -20,7 +20,9 @@ struct StatusTotals {
   uint64_t out_of_range = 0;
   int64_t first_bad = -1;  // the smallest position of an entry that was out of range
   uint64_t clamped_counts = 0;
-  int64_t clamped_count = 0;  // one of the counts that were out of range
+  int64_t clamped_count = 0;      // one of the counts that were out of range
+  uint64_t refused_requests = 0;  // by plan_residency
+  uint64_t refusal = 0;           // of one of them, as in SparseCopyStatusRecord
 };
 
 // Device address of the records for what is launched on the stream now, for up to `cores` cores. The current device

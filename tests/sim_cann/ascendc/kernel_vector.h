@@ -55,6 +55,15 @@ void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src, const T& s
   Elementwise("ShiftRight", dst, src, count, [scalar](T x) { return static_cast<T>(x >> scalar); });
 }
 
+template <typename T>
+void Duplicate(const LocalTensor<T>& dst, const T& value, const int32_t& count) {
+  static_assert(std::is_same_v<T, int16_t> || std::is_same_v<T, int32_t>, "the only types of Duplicate simulated");
+  CheckAligned("Duplicate", dst, ascendc_sim::kUbAlignment);
+  if (count <= 0) ascendc_sim::fault("Duplicate: count %d", count);
+  const auto write = VectorRange("Duplicate", dst, static_cast<uint64_t>(count));
+  Core::current().vector([to = dst.data(), value, count] { std::fill_n(to, count, value); }, {}, write);
+}
+
 template <typename D, typename S>
 void Cast(const LocalTensor<D>& dst, const LocalTensor<S>& src, const RoundMode& mode, const uint32_t count) {
   static_assert(std::is_same_v<D, float> && std::is_same_v<S, int32_t>, "the only Cast simulated");

@@ -5,3 +5,5 @@
 ASCENDC_SIM_KERNEL(sparse_copy)
 ASCENDC_SIM_KERNEL(sparse_copy_ptrs)
 ASCENDC_SIM_KERNEL(sparse_copy_ptrs_status)
+ASCENDC_SIM_KERNEL(plan_residency)
+ASCENDC_SIM_KERNEL(plan_residency_list)

@@ -18,13 +18,18 @@ MODEL = HERE.parent
 ROOT = MODEL.parents[2]
 KERNEL = ROOT / "op_kernel"
 
-TRANSFER, TABLES, FRAME, INDEX, WEIGHTS, POINTERS = (
+TRANSFER, TABLES, FRAME, INDEX, WEIGHTS, POINTERS, PLANNER, PLAN_FLAGS, TOKENS, MISSES, LIST = (
     "sparse_copy_transfer.h",
     "sparse_copy_tables.h",
     "sparse_copy_kernel.h",
     "sparse_copy.h",
     "sparse_copy_weights.h",
     "sparse_copy_ptrs.h",
+    "plan_residency.h",
+    "plan_residency_common.h",
+    "plan_residency_tokens.h",
+    "plan_residency_misses.h",
+    "plan_residency_list.h",
 )
 
 # name: (file, text, replacement)
@@ -232,6 +237,132 @@ MUTANTS = {
         "return {first + local, 0};",
     ),
     "every_core_records_the_count": (INDEX, "countClamped_ = core_ == 0;", "countClamped_ = true;"),
+    # plan_residency.
+    "state_read_before_it_is_there": (
+        PLANNER,
+        "        AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(fetched_);\n        request_",
+        "        request_",
+    ),
+    "state_loaded_while_it_is_read": (
+        PLANNER,
+        "        AscendC::SetFlag<AscendC::HardEvent::S_MTE2>(free_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::S_MTE2>(free_);\n        wanted_",
+        "        wanted_",
+    ),
+    "plan_stored_before_it_is_written": (
+        PLAN_FLAGS,
+        "        AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(written_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(written_);\n",
+        "",
+    ),
+    "plan_changed_while_it_is_stored": (
+        PLAN_FLAGS,
+        "        AscendC::SetFlag<AscendC::HardEvent::MTE3_S>(stored_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::MTE3_S>(stored_);\n",
+        "",
+    ),
+    "fill_not_awaited": (
+        PLAN_FLAGS,
+        "        AscendC::SetFlag<AscendC::HardEvent::V_S>(filled_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::V_S>(filled_);\n",
+        "",
+    ),
+    "fill_does_not_await_the_scalar_unit": (
+        PLAN_FLAGS,
+        "        AscendC::SetFlag<AscendC::HardEvent::S_V>(before_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::S_V>(before_);\n",
+        "",
+    ),
+    "blocks_read_before_they_are_there": (
+        MISSES,
+        "        AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(fetched_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(fetched_);\n",
+        "",
+    ),
+    "blocks_loaded_while_they_are_read": (
+        MISSES,
+        "        AscendC::SetFlag<AscendC::HardEvent::S_MTE2>(free_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::S_MTE2>(free_);\n",
+        "",
+    ),
+    "repeated_token_loaded_twice": (TOKENS, "slot = head < 0 ? MISSING : REPEATED - head;", "slot = MISSING;"),
+    "repeated_token_of_the_wrong_position": (
+        PLANNER,
+        "slots_.GetValue(StepTokens::REPEATED - slot)",
+        "slots_.GetValue((StepTokens::REPEATED - slot) / 2)",
+    ),
+    "probing_stops_at_the_first_place": (
+        TOKENS,
+        "head >= 0 && tokens_.GetValue(head) != token;",
+        "head >= 0 && tokens_.GetValue(head) != token && false;",
+    ),
+    "token_limit_off_by_one": (TOKENS, "if (token >= limit_) {", "if (token > limit_) {"),
+    "only_the_first_piece_of_topk": (TOKENS, "first < count_;) {", "first == 0;) {"),
+    "unstable_tokens_trusted": (PLANNER, "if (token >= stable) {", "if (token > stable) {"),
+    "emptied_slots_not_stored": (
+        PLANNER,
+        "                isChanged_ = true;\n                continue;",
+        "                continue;",
+    ),
+    "another_requests_slots_trusted": (
+        PLANNER,
+        "isFresh_ = Number(OWNER, sizeof(int64_t)) != request_;",
+        "isFresh_ = Number(OWNER, sizeof(int64_t)) < 0;",
+    ),
+    "request_ids_cut_to_32_bits": (
+        PLANNER,
+        "isFresh_ = Number(OWNER, sizeof(int64_t)) != request_;",
+        "isFresh_ = static_cast<int32_t>(Number(OWNER, sizeof(int64_t))) != static_cast<int32_t>(request_);",
+    ),
+    "owner_not_stored": (
+        PLANNER,
+        "        if (isFresh_) {\n            StoreBlocks(",
+        "        if (false) {\n            StoreBlocks(",
+    ),
+    "more_tokens_than_slots_not_refused": (
+        PLANNER,
+        "if (wanted_.Distinct() > t_.slotCount) {",
+        "if (wanted_.Distinct() > t_.slotCount + 1) {",
+    ),
+    "order_not_checked": (PLANNER, "slot >= 0 && slot < static_cast<int32_t>(t_.slotCount);", "slot >= 0;"),
+    "loaded_slots_stay_the_oldest": (
+        PLANNER,
+        "unused < misses_ ? firstLoaded_ + unused : unused - misses_;",
+        "unused;",
+    ),
+    "hits_become_the_oldest": (PLANNER, "isUsed ? unusedCount + used : to", "isUsed ? used : to"),
+    "victims_that_the_step_reads": (
+        PLANNER,
+        "bool isUsed = isSlot && IsUsed(static_cast<uint32_t>(slot));",
+        "bool isUsed = isSlot && IsUsed(static_cast<uint32_t>(slot)) && slot % 2 == 0;",
+    ),
+    "nobodys_request_served": (PLANNER, "if (request_ < 0) {", "if (false) {"),
+    "refused_request_stored": (
+        PLANNER,
+        "        if (refusal_ == RESIDENCY_REFUSED_NONE) {\n            Store(r);",
+        "        if (refusal_ != RESIDENCY_REFUSED_TOKEN) {\n            Store(r);",
+    ),
+    "block_not_checked": (
+        MISSES,
+        "if (block < 0 || static_cast<uint64_t>(block) >= blockLimit_) {",
+        "if (block < 0) {",
+    ),
+    "host_row_in_32_bits": (
+        MISSES,
+        "static_cast<uint64_t>(block) * blockSize_ + inBlock",
+        "static_cast<uint64_t>(static_cast<uint32_t>(block) * blockSize_) + inBlock",
+    ),
+    "misses_of_a_chunk_forgotten": (MISSES, "        stored_ += pending_;\n", ""),
+    "block_table_of_another_request": (MISSES, "request_ * rowStride_ + entry", "entry"),
+    "list_begins_too_late": (LIST, "misses_ += misses;", "misses_ += misses + (misses == 3);"),
+    "requests_behind_the_first_piece_forgotten": (LIST, "first < last;) {", "first == 0 && last != 0;) {"),
+    "totals_without_those_before": (LIST, "ReadWide(words, 0) + hits_", "hits_"),
+    "totals_read_before_they_are_there": (
+        LIST,
+        "        AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(fetched_);\n",
+        "",
+    ),
+    "totals_of_the_first_core_alone": (LIST, "core == 0 ? t_.requests : end", "end"),
 }
 
 
@@ -246,6 +377,7 @@ QUICK = [
     "pointers_refused",
     "pointers_strided",
     "one_entry",
+    "residency",
 ]
 
 
