@@ -6,48 +6,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch._dynamo.testing
-from torch import Tensor
+from cache_support import REQUESTS, SLOTS, TOKENS, TOP_K, assert_holds, host_layers, table, topk
 
-import torch_offload
 from torch_offload import ResidentCache
-
-TOKENS, REQUESTS, SLOTS, TOP_K = 300, 3, 48, 32
-
-
-def host_layers(layers: int) -> list[list[Tensor]]:
-    pool = torch_offload.HostPool(4 << 20)
-    generator = torch.Generator().manual_seed(layers)
-    shapes = ((REQUESTS * TOKENS, 16), torch.bfloat16), ((REQUESTS * TOKENS, 3, 2), torch.uint8)
-    result = []
-    for _ in range(layers):
-        rows = [pool.empty(shape, dtype=dtype) for shape, dtype in shapes]
-        for component in rows:
-            component.view(torch.uint8).random_(generator=generator)
-        result.append(rows)
-    return result
-
-
-def table() -> Tensor:
-    """Each request has rows of its own on the host: a block of one row for each token."""
-    return torch.arange(REQUESTS * TOKENS).view(REQUESTS, TOKENS)
-
-
-def topk(seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed // 3)  # near the step before, most times
-    rows = torch.stack([torch.randperm(TOKENS, generator=generator)[:TOP_K] for _ in range(REQUESTS)])
-    rows[:, seed % TOP_K] = torch.tensor([seed % TOKENS, -1, -5])
-    return rows
-
-
-def assert_holds(cache: ResidentCache, layer: int, wanted: Tensor, slots: Tensor) -> None:
-    for rows, host in zip(cache.rows(layer), cache.host[layer], strict=True):
-        assert rows.shape == (REQUESTS, SLOTS, *host.shape[1:]) and rows.dtype == host.dtype
-        for r in range(REQUESTS):
-            valid = wanted[r] >= 0
-            assert (slots[r][~valid] == -1).all()
-            got = rows[r, slots[r][valid].long()]
-            expected = host[r * TOKENS + wanted[r][valid]]
-            assert torch.equal(got.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
 
 
 @pytest.mark.parametrize(("layers", "shared"), [(1, 1), (4, 1), (4, 2), (6, 3)])
@@ -180,3 +141,23 @@ def test_compiled_equals_eager_without_recompilation(backend, fresh_compiler):
 def test_bad_arguments(host, options, error, message):
     with pytest.raises(error, match=message):
         ResidentCache(host, **({"requests": 1, "slots": 4, "top_k": 2} | options))
+
+
+def test_a_prefetched_selection_is_there():
+    cache = ResidentCache(host_layers(2), requests=REQUESTS, slots=SLOTS, top_k=TOP_K)
+    ids, predicted = torch.tensor([1, 2, 3]), topk(0).clamp(min=0)
+    cache.prefetch(1, predicted, ids, block_table=table()).wait()
+    loaded = cache.stats().misses
+    wanted = predicted.clone()
+    wanted[:, 3] = (wanted[:, 3] + 1) % TOKENS
+    slots = cache.fetch(1, wanted, ids, block_table=table())
+    assert_holds(cache, 1, wanted, slots)
+    assert 0 < cache.stats().misses - loaded <= REQUESTS
+
+
+def test_padding_is_appended_to_no_slot():
+    cache = ResidentCache(host_layers(1), requests=REQUESTS, slots=SLOTS, top_k=TOP_K)
+    before = [rows.clone() for rows in cache.rows(0)]
+    new = [torch.ones(REQUESTS, 16).bfloat16(), torch.ones(REQUESTS, 3, 2, dtype=torch.uint8)]
+    cache.append(0, new, torch.tensor([-1, -1, -1]), torch.tensor([-1, -1, -1]))
+    assert all(torch.equal(a, b) for a, b in zip(cache.rows(0), before, strict=True))

@@ -26,12 +26,11 @@ from torch_offload.pool import (
 from torch_offload.residency import (
     ResidencyPlan,
     ResidencyState,
-    ResidencyStats,
-    ResidentCache,
     new_residency_plan,
     new_residency_state,
     plan_residency,
 )
+from torch_offload.resident_cache import Prefetch, ResidencyStats, ResidentCache
 from torch_offload.status import SparseCopyStatus, check_status, reset_status, status
 
 _attach_npu()
@@ -43,6 +42,7 @@ __all__ = [
     "PoolBlock",
     "PoolHandle",
     "PoolStats",
+    "Prefetch",
     "ResidencyPlan",
     "ResidencyState",
     "ResidencyStats",
