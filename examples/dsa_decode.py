@@ -309,8 +309,6 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         parser.error(
             f"--resident-slots: expected 0, or from --top-k ({args.top_k}) to 32767, got {args.resident_slots}"
         )
-    if args.resident_slots and args.device != "cpu":
-        parser.error(f"--resident-slots: expected --device cpu, got {args.device}")
     if args.compile and args.device != "cpu":
         parser.error(f"--compile: expected --device cpu, got {args.device}")
     if args.threads < 0:

@@ -100,6 +100,14 @@ def test_int64_count_and_totals_in_host_memory(registered):
     assert totals.tolist() == plans[0].totals.tolist() == [12, 12]
 
 
+def test_padding_needs_no_blocks():
+    compared = Compared(2, 4, device=DEVICE)
+    padding = torch.tensor([[-1, -1], [-3, -9]])
+    table = torch.empty(2, 0, dtype=torch.int64)
+    compared.step(Step(padding, torch.tensor([1, 2]), block_table=table, block_size=16))
+    torch_offload.check_status(DEVICE)
+
+
 def test_nothing_to_plan():
     for requests, top_k in ((0, 0), (0, 4), (3, 0)):
         state, plan = (

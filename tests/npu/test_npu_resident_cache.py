@@ -202,6 +202,20 @@ def test_a_refused_request_is_found_by_the_status():
         torch_offload.check_status(DEVICE)
 
 
+def test_a_host_row_that_does_not_exist_is_found_by_the_status():
+    cache = new_cache(1)
+    ids, wanted, bad = torch.tensor([1, 2, 3], device=DEVICE), topk(0), table()
+    bad[0] += REQUESTS * TOKENS
+    cache.fetch(0, wanted.to(DEVICE), ids, block_table=bad.to(DEVICE))
+    with pytest.raises(IndexError, match="sparse_copy: expected indices below the row counts"):
+        torch_offload.check_status(DEVICE)
+    torch_offload.reset_status(DEVICE)
+    cache.invalidate(1)
+    slots = cache.fetch(0, wanted.to(DEVICE), ids, block_table=table().to(DEVICE))
+    assert_holds(cache, 0, wanted, slots)
+    torch_offload.check_status(DEVICE)
+
+
 @contextlib.contextmanager
 def issued() -> Iterator[dict[str, int]]:
     """What is called and run in a block, to its end on the device."""

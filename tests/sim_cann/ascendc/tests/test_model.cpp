@@ -318,6 +318,24 @@ TEST(vector_instructions) {
   CHECK_CONTAINS(fault([](auto t) { Maxs(t, t, 0, 8); }), "reads what nobody has written");
 }
 
+TEST(fills_by_the_vector_unit) {
+  auto fill = [](uint32_t begin, int32_t count, bool awaited, int16_t* seen) {
+    return run([&](TPipe& pipe) {
+      auto numbers = tensorOf(pipe, 64).ReinterpretCast<int16_t>();
+      Duplicate(numbers[begin], int16_t{-7}, count);
+      if (awaited) order<HardEvent::V_S>(pipe);
+      *seen = numbers.GetValue(begin + static_cast<uint32_t>(count) - 1);
+    });
+  };
+  int16_t seen = 0;
+  CHECK_EQ(fill(16, 5, true, &seen), "");
+  CHECK_EQ(seen, -7);
+  CHECK_CONTAINS(fill(16, 5, false, &seen), "nobody has written");
+  CHECK_CONTAINS(fill(1, 5, true, &seen), "no multiple of 32");
+  CHECK_CONTAINS(fill(0, 33, true, &seen), "33 elements");
+  CHECK_CONTAINS(fill(0, 0, true, &seen), "count 0");
+}
+
 TEST(a_missing_wait_is_a_wrong_byte_even_without_the_rules) {
   // Stores that do not wait for their loads, loads that do not wait for the store before: without the checker
   // of the rules some order of the transfers still shows each.

@@ -125,6 +125,14 @@ TEST(residency_largest_sizes) {
   CHECK(BufferBytes(4096, 16384) > 196608);
   CHECK(BufferBytes(4096, 16384) <= 253952);
   CHECK(BufferBytes(1, 32767) > 253952);
+  plan_residency_tiling::Request request;
+  request.requests = 3;
+  request.topK = request.slotCount = 8;
+  plan_residency_tiling::Launches launches;
+  CHECK(!plan_residency_tiling::Tile(request, {0, 196608}, launches));
+  CHECK(!plan_residency_tiling::Tile(request, {48, BufferBytes(8, 8) - 1}, launches));
+  CHECK(plan_residency_tiling::Tile(request, {48, BufferBytes(8, 8)}, launches));
+  CHECK_EQ(launches.plan.blockDim, 3u);
   for (auto [top_k, slots] : {std::pair{2048u, 8192u}, {2048u, 16384u}, {8192u, 8192u}}) {
     ResidencyCase c;
     c.requests = 1;
