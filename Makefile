@@ -58,8 +58,9 @@ bench: build  ## print the measured ratios
 	$(BIN)/python benchmarks/bench_host_pool.py
 	$(BIN)/python benchmarks/bench_residency.py
 
-bench-npu: build-npu simulator  ## print what the NPU kernel does, counted on the simulated runtime
+bench-npu: build-npu simulator  ## print what the NPU kernels do, counted on the simulated runtime
 	PYTHONSAFEPATH=1 $(ON_SIMULATOR) $(NPU_BIN)/python benchmarks/bench_npu_counters.py
+	PYTHONSAFEPATH=1 $(ON_SIMULATOR) $(NPU_BIN)/python benchmarks/bench_npu_residency.py
 
 lint: build
 	$(BIN)/ruff check $(PYTHON_DIRS)

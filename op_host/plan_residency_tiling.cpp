@@ -23,8 +23,8 @@ constexpr uint64_t RoundUp(uint64_t value)
 
 constexpr uint64_t FIXED_BYTES = RoundUp(sizeof(PlanResidencyTilingData)) + 2 * TABLE_BYTES;
 
-// At most half full.
-uint32_t HashBits(uint64_t topK)
+// Of the heads, which are at most half full.
+uint32_t LeastHashBits(uint64_t topK)
 {
     uint32_t bits = 4;
     while ((uint64_t{1} << bits) < 2 * topK) {
@@ -33,7 +33,7 @@ uint32_t HashBits(uint64_t topK)
     return bits;
 }
 
-uint64_t Divide(uint64_t topK, uint64_t slotCount, PlanResidencyPlaces& places)
+uint64_t Divide(uint64_t topK, uint64_t slotCount, uint32_t hashBits, PlanResidencyPlaces& places)
 {
     uint64_t end = 0;
     auto take = [&end](uint64_t bytes) {
@@ -48,7 +48,7 @@ uint64_t Divide(uint64_t topK, uint64_t slotCount, PlanResidencyPlaces& places)
     places.used = take((slotCount + 31) / 32 * sizeof(int32_t));
     places.wanted = take(topK * sizeof(int32_t));
     places.slots = take(topK * sizeof(int32_t));
-    places.heads = take(sizeof(int16_t) << HashBits(topK));
+    places.heads = take(sizeof(int16_t) << hashBits);
     places.blocks = take(RESIDENCY_CHUNK * UB_BLOCK);
     places.src = take(RESIDENCY_CHUNK * sizeof(int64_t));
     places.dst = take(RESIDENCY_CHUNK * sizeof(int64_t));
@@ -91,7 +91,7 @@ uint64_t BufferBytes(uint64_t topK, uint64_t slotCount)
 {
     PlanResidencyPlaces places{};
     uint64_t list = 2 * UB_BLOCK + LIST_SLOTS * LIST_SLOT_BYTES;
-    return FIXED_BYTES + std::max(list, Divide(topK, slotCount, places));
+    return FIXED_BYTES + std::max(list, Divide(topK, slotCount, LeastHashBits(topK), places));
 }
 
 bool Tile(const Request& request, const Platform& platform, Launches& launches)
@@ -125,10 +125,14 @@ bool Tile(const Request& request, const Platform& platform, Launches& launches)
     tiling.stablePrefix = sparse_copy_tiling::DescribeTable(request.stablePrefix);
     tiling.blockTable = sparse_copy_tiling::DescribeTable(request.blockTable);
     tiling.buffers = PiecesOf(tiling.topk.pitch);
-    Divide(request.topK, request.slotCount, tiling.places);
+    // Twice as many heads if there is room: fewer of them are in the way.
+    uint32_t hashBits = LeastHashBits(request.topK) + 1;
+    if (FIXED_BYTES + Divide(request.topK, request.slotCount, hashBits, tiling.places) > platform.ubBytes) {
+        Divide(request.topK, request.slotCount, --hashBits, tiling.places);
+    }
     tiling.topK = static_cast<uint32_t>(request.topK);
     tiling.slotCount = static_cast<uint32_t>(request.slotCount);
-    tiling.hashShift = 32 - HashBits(request.topK);
+    tiling.hashShift = 32 - hashBits;
     tiling.blockSize = static_cast<uint32_t>(request.blockSize);
     tiling.countBytes = request.countBytes;
 

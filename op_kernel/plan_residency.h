@@ -58,7 +58,6 @@ private:
     __aicore__ inline void Plan(uint64_t r)
     {
         StartFetching(r);
-        flags_.Fill(used_, 0, (t_.slotCount + BITS - 1) / BITS);
         hits_ = 0;
         refusal_ = wanted_.Read(flags_) ? RESIDENCY_REFUSED_NONE : RESIDENCY_REFUSED_TOKEN;
         AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(fetched_);
@@ -114,29 +113,43 @@ private:
     // request, become empty.
     __aicore__ inline void FindHits()
     {
+        uint32_t words = (t_.slotCount + BITS - 1) / BITS;
         isChanged_ = isFresh_;
         if (isFresh_) {
             flags_.Fill(tokens_, RESIDENCY_EMPTY, t_.slotCount);
+            flags_.Fill(used_, 0, words);
             return;
         }
         int64_t stable = t_.stablePrefix.entryBytes != 0 ? Number(STABLE, t_.stablePrefix.entryBytes) : INT64_MAX;
-        for (uint32_t slot = 0; slot < t_.slotCount; ++slot) {
-            int32_t token = tokens_.GetValue(slot);
-            if (token < 0) {
-                continue;
+        for (uint32_t word = 0; word < words; ++word) {
+            uint32_t first = word * BITS;
+            uint32_t count = t_.slotCount - first < BITS ? t_.slotCount - first : BITS;
+            uint32_t used = 0;
+            for (uint32_t bit = 0; bit < count; ++bit) {
+                used |= IsHit(first + bit, stable) ? 1u << bit : 0;
             }
-            if (token >= stable) {
-                tokens_.SetValue(slot, RESIDENCY_EMPTY);
-                isChanged_ = true;
-                continue;
-            }
-            int32_t position = wanted_.Find(token);
-            if (position >= 0 && slots_.GetValue(position) == StepTokens::MISSING) {
-                slots_.SetValue(position, static_cast<int32_t>(slot));
-                used_.SetValue(slot / BITS, used_.GetValue(slot / BITS) | static_cast<int32_t>(1u << slot % BITS));
-                ++hits_;
-            }
+            used_.SetValue(word, static_cast<int32_t>(used));
         }
+    }
+
+    __aicore__ inline bool IsHit(uint32_t slot, int64_t stable)
+    {
+        int32_t token = tokens_.GetValue(slot);
+        if (token < 0) {
+            return false;
+        }
+        if (token >= stable) {
+            tokens_.SetValue(slot, RESIDENCY_EMPTY);
+            isChanged_ = true;
+            return false;
+        }
+        int32_t position = wanted_.Find(token);
+        if (position < 0 || slots_.GetValue(position) != StepTokens::MISSING) {
+            return false;
+        }
+        slots_.SetValue(position, static_cast<int32_t>(slot));
+        ++hits_;
+        return true;
     }
 
     // The order after this step: slots that it does not use, those that it loads, those that it reads again. How many

@@ -11,7 +11,7 @@ namespace PlanResidency {
 class StepTokens {
 public:
     // What stands in `slots` for a position until its slot is known: MISSING where a token is named first,
-    // REPEATED - first where it is named again.
+    // REPEATED - first where it is named again. That of padding is known: none.
     static constexpr int32_t MISSING = INT32_MIN;
     static constexpr int32_t REPEATED = -2;
 
@@ -44,6 +44,7 @@ public:
     __aicore__ inline bool Read(const Flags& flags)
     {
         flags.Fill(heads_, static_cast<int16_t>(-1), 1u << (HASH_BITS - hashShift_));
+        flags.Fill(slots_, MISSING, count_);
         distinct_ = 0;
         isValid_ = true;
         uint32_t entries = PieceFrom(0);
@@ -85,20 +86,23 @@ private:
 
     __aicore__ inline void Add(int64_t token, int32_t position)
     {
-        int32_t slot = RESIDENCY_EMPTY;
+        if (token < 0) {
+            slots_.SetValue(position, RESIDENCY_EMPTY);
+            return;
+        }
         if (token >= limit_) {
             isValid_ = false;
-        } else if (token >= 0) {
-            tokens_.SetValue(position, static_cast<int32_t>(token));
-            uint32_t place = PlaceOf(static_cast<int32_t>(token));
-            int32_t head = heads_.GetValue(place);
-            slot = head < 0 ? MISSING : REPEATED - head;
-            if (head < 0) {
-                heads_.SetValue(place, static_cast<int16_t>(position));
-                ++distinct_;
-            }
+            return;
         }
-        slots_.SetValue(position, slot);
+        tokens_.SetValue(position, static_cast<int32_t>(token));
+        uint32_t place = PlaceOf(static_cast<int32_t>(token));
+        int32_t head = heads_.GetValue(place);
+        if (head < 0) {
+            heads_.SetValue(place, static_cast<int16_t>(position));
+            ++distinct_;
+        } else {
+            slots_.SetValue(position, REPEATED - head);
+        }
     }
 
     // Where the token's head stands in `heads_`, or would. They are at most half full: there is an end.

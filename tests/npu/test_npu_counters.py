@@ -81,3 +81,18 @@ def test_benchmark_elsewhere():
     done = run_benchmark(TORCH_OFFLOAD_NPU_KERNEL=None)
     assert done.returncode != 0
     assert "expected to run on the simulated CANN runtime, got none; use make bench-npu" in done.stderr
+
+
+def test_planning_in_numbers():
+    """Every plan is compared with the CPU's; no step reads a word of global memory by itself."""
+    command = [sys.executable, str(support.TESTS.parent / "benchmarks" / "bench_npu_residency.py")]
+    done = subprocess.run(
+        command, env=support.sim_cann.environment(), capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[2:]]
+    assert len(rows) == 18
+    assert {row[-1] for row in rows} == {"0"}
+    scalar = {(slots, found): float(accesses) for _, slots, found, *_, accesses, _ in rows}
+    assert scalar["8192", "90%"] < 6.5 * (2048 + 8192)  # O(top-k + slots)
+    assert scalar["4096", "90%"] < 8 * (2048 + 4096)

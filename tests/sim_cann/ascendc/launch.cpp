@@ -86,6 +86,7 @@ void addToRuntime(const char* kernel, const LastLaunch& result) {
   simCounterAdd((name + "store_instructions").c_str(), sum.store_instructions);
   simCounterAdd((name + "store_bytes").c_str(), sum.store_bytes);
   simCounterAdd((name + "scalar_global_loads").c_str(), sum.scalar_global_loads);
+  simCounterAdd((name + "scalar_ub_accesses").c_str(), sum.scalar_ub_loads + sum.scalar_ub_stores);
 }
 
 }  // namespace

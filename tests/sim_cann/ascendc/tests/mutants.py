@@ -285,7 +285,7 @@ MUTANTS = {
         "        AscendC::WaitFlag<AscendC::HardEvent::S_MTE2>(free_);\n",
         "",
     ),
-    "repeated_token_loaded_twice": (TOKENS, "slot = head < 0 ? MISSING : REPEATED - head;", "slot = MISSING;"),
+    "repeated_token_loaded_twice": (TOKENS, "            slots_.SetValue(position, REPEATED - head);\n", ""),
     "repeated_token_of_the_wrong_position": (
         PLANNER,
         "slots_.GetValue(StepTokens::REPEATED - slot)",
