@@ -58,6 +58,7 @@ TORCH_SOURCES = [
     "csrc/tensor_checks.cpp",
     "csrc/overlap.cpp",
     "csrc/autograd.cpp",
+    "csrc/eager_calls.cpp",
     "csrc/meta.cpp",
     "csrc/cpu/plan_residency.cpp",
     "csrc/cpu/sparse_copy.cpp",

@@ -4,6 +4,7 @@
 #include <torch/extension.h>
 
 #include "byte_rows.h"
+#include "eager_calls.h"
 #include "pool_bindings.h"
 
 namespace torch_offload {
@@ -14,6 +15,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
                            int64_t stride_b, int64_t rows_b, int64_t row_bytes_b) {
     return rows_overlap({begin_a, stride_a, rows_a, row_bytes_a}, {begin_b, stride_b, rows_b, row_bytes_b});
   });
+  add_eager_calls(m);
   bind_pool(m);
 }
 
