@@ -21,14 +21,10 @@ def rows_overlap(
 ) -> bool:
     """Whether two sets of rows, given in bytes, share a byte."""
 
-def sparse_copy(
-    dst: object, src: object, dst_index: object, src_index: object, count: object, /
-) -> bool:
+def sparse_copy(dst: object, src: object, dst_index: object, src_index: object, count: object, /) -> bool:
     """Makes the call if all is plain and eager; else returns False, and torch.ops is to be used."""
 
-def sparse_copy_ptrs(
-    src_ptrs: object, dst_ptrs: object, lengths: object, count: object, status: object, /
-) -> bool: ...
+def sparse_copy_ptrs(src_ptrs: object, dst_ptrs: object, lengths: object, count: object, status: object, /) -> bool: ...
 
 class HostPool:
     @staticmethod
