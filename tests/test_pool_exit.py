@@ -34,8 +34,10 @@ sources, targets = ((torch.arange(1000) * 64 + t.data_ptr()) for t in (rows, cop
 def copy():
   while True: torch_offload.sparse_copy_ptrs(sources, targets, lengths, count, status=status); going.set()
 {DAEMON}"""
+# Whoever calls the C interface keeps what it copies: here for ever, as modules lose their globals while the call runs.
 COPIES_IN_C = f"""{ROWS}
 import ctypes
+for kept in (rows, copied, index): ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 sys.path.append({str(Path(__file__).parent)!r})
 from test_pool_c_copies import copy_of
 library = ctypes.CDLL(os.path.join(os.path.dirname(torch_offload.__file__), "liboffload.so"))
