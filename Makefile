@@ -13,7 +13,7 @@ PYTHON_DIRS := torch_offload tests benchmarks examples setup.py
 CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' 'benchmarks/*.cpp')
 
 .PHONY: demo demo-npu bench-npu test test-python test-cpp test-simulator test-npu test-npu-hardware build build-npu simulator \
-    lint format sanitize sanitize-simulator bench clean
+    lint format sanitize sanitize-python sanitize-simulator bench clean
 
 demo: build  ## decode over a real text with the cache in a host pool
 	$(BIN)/python examples/dsa_decode.py
@@ -46,8 +46,17 @@ NPU_PYTHON ?= python3
 test-npu-hardware:  ## the same tests on a real NPU, less what only the simulator can do
 	$(NPU_PYTHON) -m pytest -q -m "not simulator" tests/npu
 
-sanitize:  ## the C++ tests under AddressSanitizer with UBSan, and under ThreadSanitizer
+sanitize: sanitize-python  ## the C++ tests under AddressSanitizer with UBSan, and under ThreadSanitizer
 	$(MAKE) -j $(MAX_JOBS) -C tests/cpp sanitize
+
+# How Python programs end, with our libraries built for AddressSanitizer; torch is not, and leaks are its own. libstdc++
+# must be there when the sanitizer begins, or it knows no exceptions.
+SANITIZED := build/asan/lib
+sanitize-python: build  ## the ends of Python programs under AddressSanitizer
+	SANITIZE=address $(BIN)/python setup.py -q build --build-base build/asan --build-lib $(SANITIZED)
+	PYTHONSAFEPATH=1 PYTHONPATH=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 \
+	    LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	    $(BIN)/python -m pytest -q -p no:cacheprovider tests/test_pool_exit.py
 
 sanitize-simulator: simulator  ## the same of the simulated runtime and of the kernels on the AscendC model
 	$(MAKE) -C tests/sim_cann asan tsan PYTHON=$(abspath $(NPU_BIN)/python)

@@ -3,6 +3,7 @@
 
 Environment:
     DEBUG=1     -O0 -g and assertions instead of -O3.
+    SANITIZE    what to give to -fsanitize= (`make sanitize` gives address).
     USE_NPU     1: build the NPU part, and fail if torch_npu is missing; 0: do not; unset: if torch_npu is installed.
     ASCEND_HOME_PATH   CANN's folder (its set_env.sh sets it): compiles the device code of the NPU part, too.
     MAX_JOBS    compilers that run at once (torch.utils.cpp_extension reads it).
@@ -24,6 +25,7 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).parent
 DEBUG = os.environ.get("DEBUG", "0") == "1"
+SANITIZE = os.environ.get("SANITIZE", "")
 
 # The torch-free core: no torch, Python or device header may be included by these files.
 CORE_SOURCES = [
@@ -58,6 +60,7 @@ TORCH_SOURCES = [
     "csrc/tensor_checks.cpp",
     "csrc/overlap.cpp",
     "csrc/autograd.cpp",
+    "csrc/eager_calls.cpp",
     "csrc/meta.cpp",
     "csrc/cpu/plan_residency.cpp",
     "csrc/cpu/sparse_copy.cpp",
@@ -95,6 +98,8 @@ NPU_SOURCES = [
 
 COMPILE_ARGS = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-g0"]
 COMPILE_ARGS += ["-O0", "-g3"] if DEBUG else ["-O3"]
+SANITIZE_ARGS = [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer"] if SANITIZE else []
+COMPILE_ARGS += SANITIZE_ARGS
 # The sources of messages are given as in the repository and in torch, wherever they lay when they were compiled.
 COMPILE_ARGS += [f"-ffile-prefix-map={ROOT.resolve()}/=", f"-ffile-prefix-map={Path(torch.__file__).parent}/=torch/"]
 
@@ -103,7 +108,7 @@ CORE = Extension(
     CORE_SOURCES,
     include_dirs=[str(ROOT / "csrc")],
     extra_compile_args=[*COMPILE_ARGS, "-DOFFLOAD_BUILDING_CORE"],
-    extra_link_args=["-Wl,-soname,liboffload.so", "-pthread"],
+    extra_link_args=["-Wl,-soname,liboffload.so", "-pthread", *SANITIZE_ARGS],
     language="c++",
 )
 TORCH = CppExtension(
@@ -112,7 +117,7 @@ TORCH = CppExtension(
     include_dirs=[str(ROOT / "csrc")],
     # OpenMP as torch uses it: at::parallel_for runs serially in a file that is compiled without it.
     extra_compile_args=[*COMPILE_ARGS, "-fopenmp"],
-    extra_link_args=["-Wl,-rpath,$ORIGIN", "-fopenmp"],
+    extra_link_args=["-Wl,-rpath,$ORIGIN", "-fopenmp", *SANITIZE_ARGS],
     libraries=["offload"],
 )
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch_offload.residency import new_residency_plan, new_residency_state, plan_residency
 
 TOP_K, CONTEXT, BLOCK = 2048, 1 << 20, 128
+STEPS = 5  # the last one is counted
 KERNELS = ("plan_residency", "plan_residency_list")
 
 
@@ -51,17 +52,18 @@ def measure(requests: int, slots: int, hit_rate: float) -> None:
         )
         for device in ("cpu", "npu:0")
     ]
+    cost: dict[str, int] = {}
     before = 0
-    calls: dict[str, int] = {}
-    for number, topk in zip(range(5), steps(requests, hit_rate, generator), strict=False):
+    for number, topk in zip(range(STEPS), steps(requests, hit_rate, generator), strict=False):
         for state, plan, device in sides:
-            arguments = [tensor.to(device) for tensor in (topk, ids, table)]
+            tokens, owners, blocks = (tensor.to(device) for tensor in (topk, ids, table))
             torch.npu.synchronize()
-            if number == 4:
+            if number == STEPS - 1:
                 before = int(plan.totals[0])
             with sim_cann.counting() as calls:
-                plan_residency(arguments[0], arguments[1], state, plan, block_table=arguments[2], block_size=BLOCK)
+                plan_residency(tokens, owners, state, plan, block_table=blocks, block_size=BLOCK)
                 torch.npu.synchronize()
+            cost = dict(calls)
         misses = int(sides[0][1].misses)
         for expected, got in zip(sides[0][1], sides[1][1], strict=True):
             cut = misses if expected.dim() == 1 and expected.numel() == requests * TOP_K else None
@@ -70,13 +72,13 @@ def measure(requests: int, slots: int, hit_rate: float) -> None:
     hits = int(sides[1][1].totals[0]) - before
 
     def total(name: str) -> int:
-        return sum(calls.get(f"{kernel}.{name}", 0) for kernel in KERNELS)
+        return sum(cost.get(f"{kernel}.{name}", 0) for kernel in KERNELS)
 
     print(
         f"{requests:8} {slots:6} {hits / requests / TOP_K:6.0%} {total('load_instructions') / requests:8.0f} "
         f"{total('load_bytes') / requests / 1024:8.1f} {total('store_instructions') / requests:8.1f} "
         f"{total('store_bytes') / requests / 1024:8.1f} {total('scalar_ub_accesses') / requests:10.0f} "
-        f"{total('scalar_global_loads'):8}",
+        f"{total('scalar_global_loads'):9}",
         flush=True,
     )
 
@@ -92,7 +94,7 @@ def main() -> int:
     print(f"plan_residency, top-k {TOP_K}, contexts of {CONTEXT} tokens, blocks of {BLOCK}")
     print(
         f"{'requests':>8} {'slots':>6} {'found':>6} {'loads':>8} {'KiB in':>8} {'stores':>8} {'KiB out':>8} "
-        f"{'scalar UB':>10} {'scalar GM':>8}"
+        f"{'scalar UB':>10} {'scalar GM':>9}"
     )
     for requests in (1, 16, 64):
         for slots in (4096, 8192):

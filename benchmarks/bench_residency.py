@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import torch
+from compiled import load
 from timing import machine, measure
 from torch import Tensor
 
@@ -115,14 +114,7 @@ class Sequential:
 
 def build_sequential() -> ctypes.CDLL:
     """Compiles the C++ planner."""
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        raise SystemExit("bench_residency: expected a C++ compiler (c++), got none")
-    path = ROOT / "build" / "sequential_planner.so"
-    path.parent.mkdir(exist_ok=True)
-    source = Path(__file__).with_name("sequential_planner.cpp")
-    subprocess.run([compiler, "-std=c++20", "-O3", "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
-    library = ctypes.CDLL(str(path))
+    library = load("sequential_planner.cpp")
     library.new_planner.restype = ctypes.c_void_p
     library.plan.restype = ctypes.c_int64
     return library

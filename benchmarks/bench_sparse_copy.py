@@ -3,7 +3,9 @@
 
 sparse_copy reads rows in a HostPool. index_select(out=) is measured twice: on those same rows, which shows the operator
 alone, and on rows in memory from torch.empty, which is what a program without this package has (the pool has huge pages
-where the system gives them; torch's memory has not). index_copy_ of gathered rows reads torch's memory.
+where the system gives them; torch's memory has not). index_copy_ of gathered rows reads torch's memory. Two loops in
+C++ (plain_loops.cpp) read the pool's rows, with as many threads: one memcpy for each row, and the reading alone, which
+is the ceiling of any copy.
 
 Every call gathers other rows, so that they are out of the cache. Results are compared before anything is timed. Ratios
 above 1 mean that sparse_copy is faster.
@@ -12,10 +14,12 @@ above 1 mean that sparse_copy is faster.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import sys
 
 import torch
+from compiled import load
 from timing import machine, measure
 
 import torch_offload
@@ -90,32 +94,48 @@ def run_one(rows_of: dict[str, torch.Tensor], rows: int, shuffled: bool, seconds
     pool_rows, row_bytes = pool.shape
     sources = [torch.randint(pool_rows, (rows,)) for _ in range(ROUNDS_OF_INDICES)]
     targets = [torch.randperm(rows) for _ in range(ROUNDS_OF_INDICES)] if shuffled else [None] * ROUNDS_OF_INDICES
-    ours, theirs = torch.zeros(rows, row_bytes, dtype=torch.uint8), torch.zeros(rows, row_bytes, dtype=torch.uint8)
+    # One destination for all, so that none finds it in a nearer cache than the others.
+    out = torch.zeros(rows, row_bytes, dtype=torch.uint8)
     order = torch.arange(rows)
+    loops = load("plain_loops.cpp")
+    sizes = ctypes.c_int64(rows), ctypes.c_int64(row_bytes), ctypes.c_int(torch.get_num_threads())
 
     def sparse_copy(i: int) -> None:
-        torch_offload.sparse_copy(ours, pool, targets[i % ROUNDS_OF_INDICES], sources[i % ROUNDS_OF_INDICES])
+        torch_offload.sparse_copy(out, pool, targets[i % ROUNDS_OF_INDICES], sources[i % ROUNDS_OF_INDICES])
 
     def index_select_pool(i: int) -> None:
-        torch.index_select(pool, 0, sources[i % ROUNDS_OF_INDICES], out=theirs)
+        torch.index_select(pool, 0, sources[i % ROUNDS_OF_INDICES], out=out)
 
     def index_select_torch(i: int) -> None:
-        torch.index_select(plain, 0, sources[i % ROUNDS_OF_INDICES], out=theirs)
+        torch.index_select(plain, 0, sources[i % ROUNDS_OF_INDICES], out=out)
 
     def index_copy(i: int) -> None:
         target = targets[i % ROUNDS_OF_INDICES]
-        theirs.index_copy_(0, order if target is None else target, plain[sources[i % ROUNDS_OF_INDICES]])
+        out.index_copy_(0, order if target is None else target, plain[sources[i % ROUNDS_OF_INDICES]])
+
+    def pointers(i: int) -> tuple[object, ...]:
+        return ctypes.c_void_p(pool.data_ptr()), ctypes.c_void_p(sources[i % ROUNDS_OF_INDICES].data_ptr()), *sizes
+
+    def memcpy_loop(i: int) -> None:
+        loops.memcpy_rows(ctypes.c_void_p(out.data_ptr()), *pointers(i))
+
+    def reading_alone(i: int) -> None:
+        loops.read_rows(*pointers(i))
 
     for i in (0, 1):
-        sparse_copy(i)
         index_copy(i)
-        if not torch.equal(ours, theirs):
+        expected = out.clone()
+        out.zero_()
+        sparse_copy(i)
+        if not torch.equal(out, expected):
             raise SystemExit("bench_sparse_copy: sparse_copy and index_copy_ disagree")
     sides = {
         "sparse_copy": sparse_copy,
         "index_select_same_rows": index_select_pool,
         "index_select_torch_memory": index_select_torch,
         "index_copy": index_copy,
+        "memcpy_loop": memcpy_loop,
+        "reading_alone": reading_alone,
     }
     timings = measure(sides, seconds=seconds)
     median = timings["sparse_copy"].median
@@ -133,14 +153,15 @@ def run_one(rows_of: dict[str, torch.Tensor], rows: int, shuffled: bool, seconds
 def print_row(result: dict[str, object], *, header: bool) -> None:
     """Prints one line of the table."""
     if header:
-        print(f"{'':81}index_select(out=)   index_select(out=)\n"
-              f"{'rows x bytes of pool rows':34} {'destination':11} {'us':>9} {'spread':>7} {'GB/s':>6}"
-              f"{'the same rows':>28} {'torch memory':>19} {'index_copy_':>12}")  # fmt: skip
+        print(f"{'':74}{'index_select(out=)':^25}{'C++ loops':>28}\n"
+              f"{'rows x bytes of pool rows':27} {'destination':11} {'us':>8} {'spread':>7} {'GB/s':>6} "
+              f"{'same rows':>12} {'torch memory':>13} {'index_copy_':>12} {'memcpy':>9} {'reading':>8}")  # fmt: skip
     seconds, ratio = result["seconds"]["sparse_copy"], result["ratio"]
     shape = f"{result['rows']} x {result['row_bytes']} of {result['pool_rows']}"
-    print(f"{shape:34} {'shuffled' if result['shuffled'] else 'in order':11} {seconds['median'] * 1e6:9.1f} "
-          f"{seconds['spread']:7.0%} {result['gb_per_s']:6.2f} {ratio['index_select_same_rows']:26.2f}x "
-          f"{ratio['index_select_torch_memory']:18.2f}x {ratio['index_copy']:11.2f}x", flush=True)  # fmt: skip
+    print(f"{shape:27} {'shuffled' if result['shuffled'] else 'in order':11} {seconds['median'] * 1e6:8.1f} "
+          f"{seconds['spread']:7.0%} {result['gb_per_s']:6.2f} {ratio['index_select_same_rows']:11.2f}x "
+          f"{ratio['index_select_torch_memory']:12.2f}x {ratio['index_copy']:11.2f}x {ratio['memcpy_loop']:8.2f}x "
+          f"{ratio['reading_alone']:7.2f}x", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ namespace torch_offload {
 
 void sparse_copy_meta(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
                       const OptionalTensor& src_index, const OptionalTensor& count, const CallLimits& limits) {
-  check_cores("sparse_copy", limits.cores);
-  check_sparse_copy(dst, src, dst_index, src_index, count, Placement(c10::DeviceType::Meta));
+  check_sparse_copy(dst, src, dst_index, src_index, count, Placement(c10::DeviceType::Meta), limits);
 }
 
 void sparse_copy_ptrs_meta(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,

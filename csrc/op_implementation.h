@@ -28,8 +28,11 @@ template <auto kSparseCopy, size_t... I>
 struct FixedArity<kSparseCopy, std::index_sequence<I...>> {
   static void call(TensorRef<I>... dst, TensorRef<I>... src, const OptionalTensor& dst_index,
                    const OptionalTensor& src_index, const OptionalTensor& count, std::optional<c10::SymInt> dst_rows,
-                   std::optional<c10::SymInt> src_rows, std::optional<int64_t> cores) {
-    kSparseCopy(std::array{dst...}, std::array{src...}, dst_index, src_index, count, {dst_rows, src_rows, cores});
+                   std::optional<c10::SymInt> src_rows, std::optional<int64_t> cores,
+                   std::optional<at::TensorList> other_dst, std::optional<at::TensorList> other_src) {
+    kSparseCopy(
+        std::array{dst...}, std::array{src...}, dst_index, src_index, count,
+        {dst_rows, src_rows, cores, other_dst.value_or(at::TensorList{}), other_src.value_or(at::TensorList{})});
   }
 };
 
@@ -50,7 +53,7 @@ void call_list(at::TensorList dst, at::TensorList src, const OptionalTensor& dst
 template <auto kSparseCopy>
 void call_list_cores(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
                      const OptionalTensor& src_index, const OptionalTensor& count, int64_t cores) {
-  kSparseCopy(dst, src, dst_index, src_index, count, {std::nullopt, std::nullopt, cores});
+  kSparseCopy(dst, src, dst_index, src_index, count, {std::nullopt, std::nullopt, cores, {}, {}});
 }
 
 template <auto kSparseCopyPtrs>

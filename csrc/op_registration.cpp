@@ -17,7 +17,7 @@ std::string fixed_arity_schema(size_t arity) {
   }
   return "_sparse_copy_" + std::to_string(arity) + "(" + dst + src +
          "Tensor? dst_index=None, Tensor? src_index=None, Tensor? count=None, SymInt? dst_rows=None, "
-         "SymInt? src_rows=None, int? cores=None) -> ()";
+         "SymInt? src_rows=None, int? cores=None, Tensor[]? other_dst=None, Tensor[]? other_src=None) -> ()";
 }
 
 // Calls `register_one(name)` for every operator.

@@ -5,6 +5,7 @@
 
 #include "byte_rows.h"
 #include "cpu/resident_set.h"
+#include "eager_calls.h"
 #include "pool_bindings.h"
 
 namespace torch_offload {
@@ -17,6 +18,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("residency_buckets", &residency_buckets);
   m.attr("MAX_RESIDENT_SLOTS") = kMaxResidentSlots;
+  add_eager_calls(m);
   bind_pool(m);
 }
 

@@ -95,6 +95,15 @@ void check_row_counts_equal(at::TensorList dst, at::TensorList src) {
   }
 }
 
+// Calls `visit(arg, tensor)` for the components of an operator and those of the call's others, which come behind them.
+template <typename Visit>
+void for_each_component(const char* side, at::TensorList tensors, at::TensorList others, const Visit& visit) {
+  int64_t c = 0;
+  for (const at::TensorList& list : {tensors, others}) {
+    for (const at::Tensor& tensor : list) visit(ArgName{kSparseCopy, side, c++}, tensor);
+  }
+}
+
 // Rows that every component has, those of the limit included.
 int64_t least_rows(at::TensorList tensors, const std::optional<c10::SymInt>& limit) {
   int64_t rows = limit ? limit->guard_int(__FILE__, __LINE__) : INT64_MAX;
@@ -105,14 +114,21 @@ int64_t least_rows(at::TensorList tensors, const std::optional<c10::SymInt>& lim
 }  // namespace
 
 bool check_sparse_copy(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                       const OptionalTensor& src_index, const OptionalTensor& count, const Placement& placement) {
+                       const OptionalTensor& src_index, const OptionalTensor& count, const Placement& placement,
+                       const CallLimits& limits) {
+  check_cores(kSparseCopy, limits.cores);
   TORCH_CHECK_VALUE(!dst.empty(), kSparseCopy, ": expected dst to hold at least 1 tensor, got 0");
-  TORCH_CHECK_VALUE(src.size() == dst.size(), kSparseCopy, ": expected src to hold ", dst.size(),
-                    " tensors like dst, got ", src.size());
+  const size_t dst_size = dst.size() + limits.other_dst.size();
+  const size_t src_size = src.size() + limits.other_src.size();
+  TORCH_CHECK_VALUE(src.size() == dst.size() && src_size == dst_size, kSparseCopy, ": expected src to hold ", dst_size,
+                    " tensors like dst, got ", src_size);
   const ArgName dst_index_arg{kSparseCopy, "dst_index"};
   const ArgName src_index_arg{kSparseCopy, "src_index"};
   const ArgName count_arg{kSparseCopy, "count"};
-  for (size_t c = 0; c < dst.size(); ++c) check_pair(static_cast<int64_t>(c), dst[c], src[c], placement);
+  int64_t c = 0;
+  for (const auto& [to, from] : {std::pair(dst, src), std::pair(limits.other_dst, limits.other_src)}) {
+    for (size_t i = 0; i < to.size(); ++i) check_pair(c++, to[i], from[i], placement);
+  }
   if (dst_index) check_table(dst_index_arg, *dst_index, placement, at::kInt, at::kLong);
   if (src_index) check_table(src_index_arg, *src_index, placement, at::kInt, at::kLong);
   if (dst_index && src_index) {
@@ -123,8 +139,10 @@ bool check_sparse_copy(at::TensorList dst, at::TensorList src, const OptionalTen
   if (count) check_count(count_arg, *count, placement);
 
   OverlapCheck overlap(placement);
-  for (size_t c = 0; c < dst.size(); ++c) overlap.add_written({kSparseCopy, "dst", static_cast<int64_t>(c)}, dst[c]);
-  for (size_t c = 0; c < src.size(); ++c) overlap.add_read({kSparseCopy, "src", static_cast<int64_t>(c)}, src[c]);
+  for_each_component("dst", dst, limits.other_dst,
+                     [&](const ArgName& arg, const at::Tensor& tensor) { overlap.add_written(arg, tensor); });
+  for_each_component("src", src, limits.other_src,
+                     [&](const ArgName& arg, const at::Tensor& tensor) { overlap.add_read(arg, tensor); });
   if (dst_index) overlap.add_read(dst_index_arg, *dst_index);
   if (src_index) overlap.add_read(src_index_arg, *src_index);
   if (count) overlap.add_read(count_arg, *count);

@@ -18,24 +18,28 @@ namespace torch_offload {
 
 using OptionalTensor = std::optional<at::Tensor>;
 
+// What some of the operators say beside their tensors.
+struct CallLimits {
+  // A call that a graph holds as several operators. The least row counts of all: each refuses what any of them would
+  // refuse. The components that the others copy, for the first one: it refuses what overlaps, before any of them
+  // writes. None and empty for a call that is whole.
+  std::optional<c10::SymInt> dst_rows;
+  std::optional<c10::SymInt> src_rows;
+  std::optional<int64_t> cores;  // of a device, to be used at most; the CPU has its threads
+  at::TensorList other_dst;
+  at::TensorList other_src;
+};
+
 // Checks the arguments of sparse_copy without reading data. Every tensor must be where `placement` allows. Returns
 // whether two destinations share bytes: then the components are to be copied one after
 // another. Errors: TypeError (kind or dtype), ValueError (shape, stride, overlap, device).
 bool check_sparse_copy(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
-                       const OptionalTensor& src_index, const OptionalTensor& count, const Placement& placement);
+                       const OptionalTensor& src_index, const OptionalTensor& count, const Placement& placement,
+                       const CallLimits& limits);
 
 // The same for sparse_copy_ptrs.
 void check_sparse_copy_ptrs(const at::Tensor& src_ptrs, const at::Tensor& dst_ptrs, const at::Tensor& lengths,
                             const at::Tensor& count, const at::Tensor& status, const Placement& placement);
-
-// What some of the operators say beside their tensors.
-struct CallLimits {
-  // The least row counts of a call that a graph holds as several operators: each refuses what any of them would refuse.
-  // None for a call that is whole.
-  std::optional<c10::SymInt> dst_rows;
-  std::optional<c10::SymInt> src_rows;
-  std::optional<int64_t> cores;  // of a device, to be used at most; the CPU has its threads
-};
 
 // ValueError below 1.
 void check_cores(std::string_view op, const std::optional<int64_t>& cores);

@@ -15,21 +15,36 @@ default = torch_offload.empty(1000).fill_(2)
 view, array, capsule = tensor[5:], tensor.numpy()[3:], torch.utils.dlpack.to_dlpack(tensor)
 """
 
-# In the C interface: whatever daemon thread is inside an operator of torch at that moment ends the process, plain ones
-# too (Python before 3.14 unwinds its stack).
-COPIES = f"""
-import ctypes
-sys.path.append({str(Path(__file__).parent)!r})
-from test_pool_c_copies import copy_of
-library = ctypes.CDLL(os.path.join(os.path.dirname(torch_offload.__file__), "liboffload.so"))
+ROWS = """
 rows, copied = pool.empty((1000, 64), dtype=torch.uint8).fill_(1), pool.empty((1000, 64), dtype=torch.uint8)
 index, going = torch.arange(1000), threading.Event()
-call = copy_of(copied, rows, index)
-def copy():
-  while library.offload_sparse_copy(ctypes.byref(call)) == 0: going.set()
+"""
+DAEMON = """
 threading.Thread(target=copy, daemon=True).start()
 assert going.wait(60)
 """
+COPIES = f"""{ROWS}
+def copy():
+  while True: torch_offload.sparse_copy(copied, rows, index, index); going.set()
+{DAEMON}"""
+# With a status of its own: torch itself aborts when a daemon thread makes or drops a tensor while the interpreter ends.
+COPIES_RANGES = f"""{ROWS}
+lengths, count, status = torch.full((1000,), 64), torch.tensor([1000]), torch.empty(4, dtype=torch.int64)
+sources, targets = ((torch.arange(1000) * 64 + t.data_ptr()) for t in (rows, copied))
+def copy():
+  while True: torch_offload.sparse_copy_ptrs(sources, targets, lengths, count, status=status); going.set()
+{DAEMON}"""
+# Whoever calls the C interface keeps what it copies: here for ever, as modules lose their globals while the call runs.
+COPIES_IN_C = f"""{ROWS}
+import ctypes
+for kept in (rows, copied, index): ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+sys.path.append({str(Path(__file__).parent)!r})
+from test_pool_c_copies import copy_of
+library = ctypes.CDLL(os.path.join(os.path.dirname(torch_offload.__file__), "liboffload.so"))
+call = copy_of(copied, rows, index)
+def copy():
+  while library.offload_sparse_copy(ctypes.byref(call)) == 0: going.set()
+{DAEMON}"""
 
 ENDINGS = {
     "falling off the end with module globals": ("", 0),
@@ -77,9 +92,15 @@ ENDINGS = {
     "a closed pool": ("pool.close(); torch_offload.uninit()", 0),
     "sys.exit(3)": ("sys.exit(3)", 3),
     "sys.exit(3) while a daemon thread copies rows": (COPIES + "sys.exit(3)", 3),
+    "sys.exit(3) while a daemon thread copies ranges": (COPIES_RANGES + "sys.exit(3)", 3),
+    "sys.exit(3) while a daemon thread copies rows in C": (COPIES_IN_C + "sys.exit(3)", 3),
     "os._exit(4) while a daemon thread copies rows": (COPIES + "os._exit(4)", 4),
     "atexit ends the pools while a daemon thread copies rows": (
         COPIES + "atexit.register(lambda: (pool.close(), torch_offload.uninit()))",
+        0,
+    ),
+    "atexit ends the pools while a daemon thread copies rows in C": (
+        COPIES_IN_C + "atexit.register(lambda: (pool.close(), torch_offload.uninit()))",
         0,
     ),
     "tensors made in atexit, after the pools were closed": (

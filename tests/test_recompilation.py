@@ -86,18 +86,42 @@ def test_distinct_then_of_one_storage_then_overlapping(backend: str, dynamic: bo
         both(lambda kv: [kv.view(16, 4)[2:10], kv.view(16, 4)[:8]])
 
 
-@pytest.mark.parametrize("components", [1, 2, 5])
+@pytest.mark.parametrize(("components", "d", "s"), [(1, 0, 0), (2, 1, 1), (5, 4, 4), (5, 0, 4), (5, 4, 0), (9, 5, 8)])
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_overlap_that_appears_at_run_time_is_refused(dynamic: bool, components: int):
-    compiled, _ = compile_counted(copy, "inductor", dynamic=dynamic)
+def test_overlap_that_appears_at_run_time_is_refused(dynamic: bool, components: int, d: int, s: int):
+    """Five components are two operators, nine are three: what lies in different ones must be seen as well."""
+    compiled, counter = compile_counted(copy, "inductor", dynamic=dynamic)
     index = torch.tensor([3, 0, 2]), torch.tensor([1, 4, 0])
-    rest = [pages(8, 4 + c) for c in range(components - 1)], [pages(8, 4 + c) for c in range(components - 1)]
-    compiled([*rest[0], pages(8, 4)], [*rest[1], pages(8, 4)], *index)
+    compiled(*([pages(8, 4) for _ in range(components)] for _ in range(2)), *index)
+    dst, src = ([pages(8, 4) for _ in range(components)] for _ in range(2))
     pool = pages(20, 4)
+    dst[d], src[s] = pool[:8], pool[4:12]
+    before = [tensor.clone() for tensor in (pool, *dst)]
+    message = rf"expected dst\[{d}\] not to overlap what the call reads, got bytes shared with src\[{s}\]$"
+    with pytest.raises(ValueError, match=message):
+        compiled(dst, src, *index)
+    assert_same_bytes([pool, *dst], before)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_overlap_with_one_half_of_a_cache_that_appears_at_run_time_is_refused(dynamic: bool):
+    """Two destinations of one storage are two operators; the first must see what the second would write."""
+
+    def halves(kv, k, v, index):
+        sparse_copy([kv[0], kv[1]], [k, v], index, index)
+
+    compiled, counter = compile_counted(halves, "inductor", dynamic=dynamic)
+    index = torch.tensor([3, 0, 2])
+    compiled(pages(2, 8, 4), pages(8, 4), pages(8, 4), index)
+    pool = pages(24, 4)
     before = pool.clone()
-    with pytest.raises(ValueError, match="not to overlap what the call reads"):
-        compiled([*rest[0], pool[:8]], [*rest[1], pool[4:12]], *index)
+    with pytest.raises(
+        ValueError, match=r"dst\[1\] not to overlap what the call reads, got bytes shared with src\[0\]$"
+    ):
+        compiled(pool[:16].view(2, 8, 4), pool[15:23], pages(8, 4), index)
     assert torch.equal(pool, before)
+    assert counter.frame_count == 1
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["inputs", "taken inside"])
@@ -158,9 +182,10 @@ def test_row_counts_by_position_are_compared_across_operators(backend: str, dyna
     assert_same_bytes(dst, before)
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_overlap_of_the_first_call_is_refused(backend: str):
-    compiled, _ = compile_counted(copy, backend)
+def test_overlap_of_the_first_call_is_refused(backend: str, dynamic: bool):
+    compiled, _ = compile_counted(copy, backend, dynamic=dynamic)
     pool = pages(20, 4)
     before = pool.clone()
     with pytest.raises(Exception, match="not to overlap what the call reads"):

@@ -30,9 +30,11 @@ def test_traced_graph_of_two_groups():
         """\
 class <lambda>(torch.nn.Module):
     def forward(self, arg0_1: "f32[2, 8, 4]", arg1_1: "f32[8, 2]", arg2_1: "f32[9, 4]", arg3_1: "f32[9, 4]", arg4_1: "f32[9, 2]", arg5_1: "i64[2]", arg6_1: "i64[1]"):
-        auto_functionalized_v2 = torch.ops.higher_order.auto_functionalized_v2(torch.ops.offload._sparse_copy_1.default, src0 = arg2_1, dst_index = arg5_1, src_index = None, count = arg6_1, dst_rows = None, src_rows = None, cores = None, _dst0_base_index = 0, _dst0_size = (8, 4), _dst0_stride = (4, 1), _dst0_storage_offset = 0, _all_bases = [arg0_1]);  arg2_1 = None
+        select_1: "f32[8, 4]" = torch.ops.aten.select.int(arg0_1, 0, 1)
+
+        auto_functionalized_v2 = torch.ops.higher_order.auto_functionalized_v2(torch.ops.offload._sparse_copy_1.default, src0 = arg2_1, dst_index = arg5_1, src_index = None, count = arg6_1, dst_rows = None, src_rows = None, cores = None, other_dst = [select_1, arg1_1], other_src = [arg3_1, arg4_1], _dst0_base_index = 0, _dst0_size = (8, 4), _dst0_stride = (4, 1), _dst0_storage_offset = 0, _all_bases = [arg0_1]);  arg2_1 = select_1 = None
         getitem_1: "f32[2, 8, 4]" = auto_functionalized_v2[1];  auto_functionalized_v2 = None
-        auto_functionalized_v2_1 = torch.ops.higher_order.auto_functionalized_v2(torch.ops.offload._sparse_copy_2.default, src0 = arg3_1, src1 = arg4_1, dst_index = arg5_1, src_index = None, count = arg6_1, dst_rows = None, src_rows = None, cores = None, _dst0_base_index = 0, _dst0_size = (8, 4), _dst0_stride = (4, 1), _dst0_storage_offset = 32, _dst1_base_index = 1, _all_bases = [getitem_1, arg1_1]);  arg3_1 = arg4_1 = arg5_1 = arg6_1 = getitem_1 = None
+        auto_functionalized_v2_1 = torch.ops.higher_order.auto_functionalized_v2(torch.ops.offload._sparse_copy_2.default, src0 = arg3_1, src1 = arg4_1, dst_index = arg5_1, src_index = None, count = arg6_1, dst_rows = None, src_rows = None, cores = None, other_dst = None, other_src = None, _dst0_base_index = 0, _dst0_size = (8, 4), _dst0_stride = (4, 1), _dst0_storage_offset = 32, _dst1_base_index = 1, _all_bases = [getitem_1, arg1_1]);  arg3_1 = arg4_1 = arg5_1 = arg6_1 = getitem_1 = None
         getitem_3: "f32[2, 8, 4]" = auto_functionalized_v2_1[1]
         getitem_4: "f32[8, 2]" = auto_functionalized_v2_1[2];  auto_functionalized_v2_1 = None
         copy_: "f32[2, 8, 4]" = torch.ops.aten.copy_.default(arg0_1, getitem_3);  arg0_1 = getitem_3 = copy_ = None

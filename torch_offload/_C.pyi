@@ -26,6 +26,11 @@ MAX_RESIDENT_SLOTS: int
 def residency_buckets(slots: int, /) -> int:
     """Columns of the index that `plan_residency` keeps on the CPU."""
 
+def sparse_copy(dst: object, src: object, dst_index: object, src_index: object, count: object, /) -> bool:
+    """Makes the call if all is plain and eager; else returns False, and torch.ops is to be used."""
+
+def sparse_copy_ptrs(src_ptrs: object, dst_ptrs: object, lengths: object, count: object, status: object, /) -> bool: ...
+
 class HostPool:
     @staticmethod
     def create(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_offload import _C
 from torch_offload.decomposition import refuse_nested
 
 __all__ = ["sparse_copy", "sparse_copy_ptrs"]
@@ -73,6 +74,9 @@ def sparse_copy(
         tensor([[8., 9.],
                 [2., 3.]])
     """
+    eager = cores is None and not torch.compiler.is_compiling()
+    if eager and _C.sparse_copy(dst, src, dst_index, src_index, count):
+        return
     arguments = (
         _tensors("dst", dst),
         _tensors("src", src),
@@ -148,7 +152,8 @@ def sparse_copy_ptrs(
                     f"sparse_copy_ptrs: expected {name} to be on {status.device} like status, got {table.device}"
                 )
     if cores is None:
-        torch.ops.offload.sparse_copy_ptrs.default(src_ptrs, dst_ptrs, lengths, count, status)
+        if torch.compiler.is_compiling() or not _C.sparse_copy_ptrs(src_ptrs, dst_ptrs, lengths, count, status):
+            torch.ops.offload.sparse_copy_ptrs.default(src_ptrs, dst_ptrs, lengths, count, status)
     else:
         cores = _cores("sparse_copy_ptrs", cores)
         torch.ops.offload._sparse_copy_ptrs_cores.default(src_ptrs, dst_ptrs, lengths, count, status, cores)

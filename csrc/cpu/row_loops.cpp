@@ -13,16 +13,18 @@
 namespace torch_offload {
 namespace {
 
-// Rows of scattered memory are fetched ahead: this many bytes of them, and at most this many rows.
+// Rows of scattered memory are fetched ahead: this many bytes of them.
 constexpr int64_t kPrefetchBytes = 12 << 10;
-constexpr int64_t kMaxPrefetchRows = 32;
 
 // From this row size on the hardware's own prefetcher follows a row; only its beginning is fetched ahead.
 constexpr int64_t kPrefetchRowBytes = 4 << 10;
 
 int64_t rows_ahead(const RowBlock& block) {
-  return std::min(block.count, std::clamp<int64_t>(kPrefetchBytes / block.bytes, 1, kMaxPrefetchRows));
+  return std::clamp<int64_t>(kPrefetchBytes / block.bytes, 1, kMaxRowsAhead);
 }
+
+// Entries that may be fetched: those to copy and those that come next.
+int64_t known(const RowBlock& block) { return block.count + block.upcoming; }
 
 const std::byte* source_row(const RowBlock& block, int64_t i) {
   return block.src + block.entries[i].src * block.src_stride;
@@ -37,13 +39,19 @@ void prefetch_row(const std::byte* row, int64_t bytes) {
   for (; row < end; row += kCacheLine) __builtin_prefetch(row);
 }
 
+// What the loop itself comes too late for.
+void prefetch_first_rows(const RowBlock& block, int64_t ahead) {
+  if (block.fetched) return;
+  for (int64_t i = 0; i < std::min(ahead, known(block)); ++i) prefetch_row(source_row(block, i), block.bytes);
+}
+
 }  // namespace
 
 void copy_rows_portable(const RowBlock& block) {
   const int64_t ahead = rows_ahead(block);
-  for (int64_t i = 0; i < ahead; ++i) prefetch_row(source_row(block, i), block.bytes);
+  prefetch_first_rows(block, ahead);
   for (int64_t i = 0; i < block.count; ++i) {
-    if (i + ahead < block.count) prefetch_row(source_row(block, i + ahead), block.bytes);
+    if (i + ahead < known(block)) prefetch_row(source_row(block, i + ahead), block.bytes);
     std::memcpy(destination_row(block, i), source_row(block, i), static_cast<size_t>(block.bytes));
   }
 }
@@ -61,12 +69,12 @@ __attribute__((target("avx2"))) void copy_rows_avx2(const RowBlock& block) {
   const int64_t bytes = block.bytes;
   if (bytes < kCacheLine || bytes > kPrefetchRowBytes) return copy_rows_portable(block);
   const int64_t ahead = rows_ahead(block);
-  for (int64_t i = 0; i < ahead; ++i) prefetch_row(source_row(block, i), bytes);
+  prefetch_first_rows(block, ahead);
   for (int64_t i = 0; i < block.count; ++i) {
     std::byte* dst = destination_row(block, i);
     const std::byte* src = source_row(block, i);
     // Behind the last row there is nothing to fetch: the row itself is in the cache and costs nothing.
-    const std::byte* later = i + ahead < block.count ? source_row(block, i + ahead) : src;
+    const std::byte* later = i + ahead < known(block) ? source_row(block, i + ahead) : src;
     int64_t at = 0;
     for (; at + kCacheLine <= bytes; at += kCacheLine) {
       __builtin_prefetch(later + at);

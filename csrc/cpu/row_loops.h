@@ -17,7 +17,12 @@ struct Entry {
   int64_t src;
 };
 
-// `bytes` bytes of each of `count` rows; row r of a side begins at its base + r * stride. Copies in order.
+// Most rows that a loop fetches ahead.
+constexpr int64_t kMaxRowsAhead = 32;
+
+// `bytes` bytes of each of `count` rows; row r of a side begins at its base + r * stride. Copies in order. Behind them
+// in `entries` stand `upcoming` more, which the next block begins with: a loop fetches up to kMaxRowsAhead of them, so
+// that the next block, with `fetched` set, need not wait for its first rows.
 struct RowBlock {
   std::byte* dst;
   const std::byte* src;
@@ -26,6 +31,8 @@ struct RowBlock {
   int64_t bytes;
   const Entry* entries;
   int64_t count;
+  int64_t upcoming = 0;
+  bool fetched = false;
 };
 
 using RowLoop = void (*)(const RowBlock& block);

@@ -32,9 +32,8 @@ void copy_rows(const SparseCopyParams& params, const IndexScan& scan) {
 
 void sparse_copy_cpu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
                      const OptionalTensor& src_index, const OptionalTensor& count, const CallLimits& limits) {
-  check_cores("sparse_copy", limits.cores);
   const Placement cpu(c10::DeviceType::CPU);
-  const bool dst_components_overlap = check_sparse_copy(dst, src, dst_index, src_index, count, cpu);
+  const bool dst_components_overlap = check_sparse_copy(dst, src, dst_index, src_index, count, cpu, limits);
   SparseCopyArgs args(dst, src, dst_index, src_index, cpu, limits);
   SparseCopyParams& params = args.params;
   params.n = read_count("sparse_copy", count, params.n);

@@ -63,11 +63,10 @@ std::vector<tiling::Component> components_of(const SparseCopyParams& params, int
 
 void sparse_copy_npu(at::TensorList dst, at::TensorList src, const OptionalTensor& dst_index,
                      const OptionalTensor& src_index, const OptionalTensor& count, const CallLimits& limits) {
-  check_cores("sparse_copy", limits.cores);
   const c10::Device device = device_of(dst, src, dst_index, src_index, count);
   const c10_npu::NPUGuard guard(device);
   const npu::NpuPlacement placement(device);
-  const bool one_by_one = check_sparse_copy(dst, src, dst_index, src_index, count, placement);
+  const bool one_by_one = check_sparse_copy(dst, src, dst_index, src_index, count, placement, limits);
   const SparseCopyArgs args(dst, src, dst_index, src_index, placement, limits);
   const SparseCopyParams& params = args.params;
 

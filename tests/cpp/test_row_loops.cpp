@@ -44,6 +44,21 @@ void check_rows(int64_t bytes, int64_t count, Random& random) {
     loop({dst.data() + offset, src.data() + offset, dst_stride, src_stride, bytes, entries.data(), count});
     if (dst != expected) std::fprintf(stderr, "%s: %ld rows of %ld bytes\n", name, long{count}, long{bytes});
     EXPECT(dst == expected);
+
+    // The same in two blocks, the first of which knows what comes next: it must fetch it, not copy it.
+    dst = before;
+    const int64_t first = random.in(0, count);
+    loop({dst.data() + offset, src.data() + offset, dst_stride, src_stride, bytes, entries.data(), first,
+          count - first});
+    std::vector<std::byte> half = before;
+    for (int64_t i = 0; i < first; ++i) {
+      std::memcpy(half.data() + offset + entries[static_cast<size_t>(i)].dst * dst_stride,
+                  src.data() + offset + entries[static_cast<size_t>(i)].src * src_stride, static_cast<size_t>(bytes));
+    }
+    EXPECT(dst == half);
+    loop({dst.data() + offset, src.data() + offset, dst_stride, src_stride, bytes, entries.data() + first,
+          count - first, 0, true});
+    EXPECT(dst == expected);
   }
 }
 
