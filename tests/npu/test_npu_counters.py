@@ -90,7 +90,7 @@ def test_planning_in_numbers():
         command, env=support.sim_cann.environment(), capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()[2:]]
+    rows = [line.split() for line in done.stdout.splitlines() if line.lstrip()[:1].isdigit()]
     assert len(rows) == 18
     assert {row[-1] for row in rows} == {"0"}
     scalar = {(slots, found): float(accesses) for _, slots, found, *_, accesses, _ in rows}

@@ -301,8 +301,8 @@ MUTANTS = {
     "unstable_tokens_trusted": (PLANNER, "if (token >= stable) {", "if (token > stable) {"),
     "emptied_slots_not_stored": (
         PLANNER,
-        "                isChanged_ = true;\n                continue;",
-        "                continue;",
+        "            isChanged_ = true;\n            return false;",
+        "            return false;",
     ),
     "another_requests_slots_trusted": (
         PLANNER,
