@@ -26,6 +26,8 @@ def sparse_copy(dst: object, src: object, dst_index: object, src_index: object, 
 
 def sparse_copy_ptrs(src_ptrs: object, dst_ptrs: object, lengths: object, count: object, status: object, /) -> bool: ...
 
+def plan_residency(*arguments: object) -> bool: ...
+
 class HostPool:
     @staticmethod
     def create(

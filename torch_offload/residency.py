@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torch_offload import _C
 from torch_offload.ops import sparse_copy
 
 __all__ = [
@@ -145,7 +146,7 @@ def plan_residency(
         ValueError: Shapes do not fit, fewer slots than distinct tokens, a token without a block, tensors that share
             memory. The state is unchanged.
     """
-    torch.ops.offload.plan_residency.default(
+    arguments = (
         topk,
         request_ids,
         state.owners,
@@ -161,6 +162,8 @@ def plan_residency(
         block_table,
         block_size,
     )
+    if torch.compiler.is_compiling() or not _C.plan_residency(*arguments):
+        torch.ops.offload.plan_residency.default(*arguments)
 
 
 @dataclass(frozen=True)
