@@ -11,7 +11,9 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/python_numbers.h>
 
+#include <array>
 #include <optional>
 
 #include "gil_release.h"
@@ -24,6 +26,9 @@ using Tensors = c10::SmallVector<at::Tensor, 4>;
 using SparseCopy = void(at::TensorList, at::TensorList, const OptionalTensor&, const OptionalTensor&,
                         const OptionalTensor&);
 using SparseCopyPtrs = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, at::Tensor&);
+using PlanResidency = void(const at::Tensor&, const at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&,
+                           at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&, const OptionalTensor&,
+                           const OptionalTensor&, int64_t);
 
 // Tracing, fake tensors, profilers of calls and the like.
 bool mode_active() {
@@ -99,6 +104,29 @@ PyObject* sparse_copy_ptrs(PyObject* /*module*/, PyObject* const* args, Py_ssize
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* plan_residency(PyObject* /*module*/, PyObject* const* args, Py_ssize_t nargs) {
+  HANDLE_TH_ERRORS
+  static const auto op = find_op<PlanResidency>("offload::plan_residency");
+  constexpr Py_ssize_t kTensors = 11;
+  std::array<at::Tensor, kTensors> t;
+  OptionalTensor stable_prefix;
+  OptionalTensor block_table;
+  if (nargs != kTensors + 3 || mode_active() || !read_optional(args[kTensors], stable_prefix) ||
+      !read_optional(args[kTensors + 1], block_table) || !PyLong_CheckExact(args[kTensors + 2])) {
+    Py_RETURN_FALSE;
+  }
+  for (size_t i = 0; i < t.size(); ++i) {
+    if (!read_tensor(args[i], t[i])) Py_RETURN_FALSE;
+  }
+  const int64_t block_size = THPUtils_unpackLong(args[kTensors + 2]);
+  {
+    const GilRelease unlocked;
+    op.call(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], stable_prefix, block_table, block_size);
+  }
+  Py_RETURN_TRUE;
+  END_HANDLE_TH_ERRORS
+}
+
 template <auto kFunction>
 PyCFunction as_method() {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(kFunction));  // METH_FASTCALL says what it is
@@ -107,6 +135,7 @@ PyCFunction as_method() {
 PyMethodDef methods[] = {
     {"sparse_copy", as_method<&sparse_copy>(), METH_FASTCALL, nullptr},
     {"sparse_copy_ptrs", as_method<&sparse_copy_ptrs>(), METH_FASTCALL, nullptr},
+    {"plan_residency", as_method<&plan_residency>(), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -30,6 +30,7 @@ def sparse_copy(dst: object, src: object, dst_index: object, src_index: object, 
     """Makes the call if all is plain and eager; else returns False, and torch.ops is to be used."""
 
 def sparse_copy_ptrs(src_ptrs: object, dst_ptrs: object, lengths: object, count: object, status: object, /) -> bool: ...
+def plan_residency(*arguments: object) -> bool: ...
 
 class HostPool:
     @staticmethod

@@ -140,7 +140,7 @@ def plan_residency(
             does not see the tokens, refuses such a request alone: its slots are -1, its state is unchanged, and
             `torch_offload.check_status` raises.
     """
-    torch.ops.offload.plan_residency.default(
+    arguments = (
         topk,
         request_ids,
         state.owners,
@@ -156,3 +156,5 @@ def plan_residency(
         block_table,
         block_size,
     )
+    if torch.compiler.is_compiling() or not _C.plan_residency(*arguments):
+        torch.ops.offload.plan_residency.default(*arguments)

@@ -189,6 +189,9 @@ class EntryReader {
   const int64_t end_;
 };
 
+// What an entry costs beside its bytes, in bytes: small rows are worth a second thread before their bytes alone are.
+constexpr int64_t kEntryCost = 64;
+
 int64_t row_bytes_of_all(const SparseCopyParams& params) {
   int64_t bytes = 0;
   for (int64_t c = 0; c < params.num_components; ++c) bytes += params.components[c].row_bytes;
@@ -206,8 +209,9 @@ IndexScan scan_indices(const SparseCopyParams& params) {
 
 CopyPlan plan_copy(const SparseCopyParams& params, const IndexScan& scan, int max_parts) {
   const int64_t row_bytes = row_bytes_of_all(params);
-  const bool overflows = row_bytes != 0 && scan.copied > INT64_MAX / row_bytes;  // repeated rows have no bound
-  const int parts = parts_for(overflows ? INT64_MAX : row_bytes * scan.copied, max_parts);
+  const int64_t cost = row_bytes == 0 ? 0 : std::min(row_bytes, INT64_MAX - kEntryCost) + kEntryCost;
+  const bool overflows = cost != 0 && scan.copied > INT64_MAX / cost;  // repeated rows have no bound
+  const int parts = parts_for(overflows ? INT64_MAX : cost * scan.copied, max_parts);
   if (row_bytes / parts >= kMinColumnBytes) return {Split::kColumns, parts};
   return {scan.dst_repeats ? Split::kOwners : Split::kEntries, parts};
 }

@@ -48,12 +48,13 @@ struct ResidencyStep {
 struct ResidencyPlan {
   std::vector<int32_t> tokens;     // [k] as asked, padding as -1
   std::vector<int16_t> slots;      // [k] the slot of each token, -1 for padding
-  std::vector<int32_t> missed;     // positions of tokens that are not resident, repeated ones too
+  std::vector<int32_t> missed;     // positions of tokens that are not resident, repeated ones too; ascending
   std::vector<int64_t> src_rows;   // host rows to load, each once
   std::vector<int16_t> dst_slots;  // where they go
-  std::vector<uint64_t> used;      // a bit for each slot that this step reads
+  std::vector<uint8_t> used;       // [1 + slots] 1 for each slot that this step reads; the first stands for no slot
   std::vector<int16_t> order;      // [2 * slots] slots in the order in which they are taken; the rest is scratch
   int64_t unused = 0;              // how many of them this step does not read
+  bool padding = false;            // there is some among the tokens
   bool fresh = false;              // the state belongs to another request
   int64_t hits = 0;                // distinct tokens that were resident
 };
