@@ -41,6 +41,21 @@ def new_rows(seed: int) -> list[Tensor]:
     ]
 
 
+def test_the_current_device_needs_no_number():
+    cache = ResidentCache(host_layers(1, "npu"), requests=REQUESTS, slots=SLOTS, top_k=TOP_K, device="npu")
+    wanted = topk(1)
+    arguments = wanted.npu(), torch.tensor([1, 2, 3]).npu()
+    cache.prefetch(0, *arguments, block_table=table().npu())
+    assert_holds(cache, 0, wanted, cache.fetch(0, *arguments, block_table=table().npu()))
+
+
+def test_ordinary_host_memory_is_refused():
+    cache = ResidentCache(host_layers(1), requests=REQUESTS, slots=SLOTS, top_k=TOP_K, device=DEVICE)
+    with pytest.raises(ValueError, match="or in host memory that it can address, got ordinary host memory"):
+        cache.fetch(0, topk(1).to(DEVICE), torch.tensor([1, 2, 3], device=DEVICE), block_table=table().to(DEVICE))
+    assert cache.states[0].owners.tolist() == [-1, -1, -1]
+
+
 @pytest.mark.parametrize(("layers", "shared"), [(1, 1), (4, 2)])
 def test_every_slot_holds_its_token(layers, shared):
     cache, reference = new_cache(layers, layers_per_plan=shared), on_cpu(layers, layers_per_plan=shared)
