@@ -11,6 +11,7 @@ namespace plan_residency_tiling {
 namespace {
 
 constexpr uint64_t UB_BLOCK = 32;
+constexpr uint64_t VECTOR_BYTES = 256;  // what a repetition of a vector instruction writes at most
 constexpr uint64_t NUMBERS = 4;         // of PlanResidencyPlaces::numbers
 constexpr uint32_t TABLE_BYTES = 4096;  // a piece of topk, or of the records; there are two buffers
 constexpr uint32_t LIST_SLOTS = 4;      // of the ring through which the list passes
@@ -44,8 +45,10 @@ uint64_t Divide(uint64_t topK, uint64_t slotCount, uint32_t hashBits, PlanReside
     places.numbers = take(NUMBERS * UB_BLOCK);
     places.tokens = take(slotCount * sizeof(int32_t));
     places.lru = take(slotCount * sizeof(int16_t));
-    places.order = take(slotCount * sizeof(int16_t));
+    places.order = take(slotCount * sizeof(int16_t) + 3 * UB_BLOCK + VECTOR_BYTES);
     places.used = take((slotCount + 31) / 32 * sizeof(int32_t));
+    places.loaded = take((slotCount + 31) / 32 * sizeof(int32_t));
+    places.rest = take((slotCount + 31) / 32 * sizeof(int32_t));
     places.wanted = take(topK * sizeof(int32_t));
     places.slots = take(topK * sizeof(int32_t));
     places.heads = take(sizeof(int16_t) << hashBits);

@@ -28,7 +28,7 @@ public:
     }
 
 private:
-    static constexpr uint32_t BITS = 32;  // of a word of `used_`
+    static constexpr uint32_t BITS = 32;  // of a word of them
 
     __aicore__ inline void Init(AscendC::TPipe* pipe)
     {
@@ -38,7 +38,9 @@ private:
         tokens_ = Part<int32_t>(at.tokens, at.lru);
         lru_ = Part<int16_t>(at.lru, at.order);
         order_ = Part<int16_t>(at.order, at.used);
-        used_ = Part<int32_t>(at.used, at.wanted);
+        used_ = Part<int32_t>(at.used, at.loaded);
+        loaded_ = Part<int32_t>(at.loaded, at.rest);
+        rest_ = Part<int32_t>(at.rest, at.wanted);
         tokensOfStep_ = Part<int32_t>(at.wanted, at.slots);
         slots_ = Part<int32_t>(at.slots, at.heads);
         status_ = Part<uint32_t>(at.src, at.dst);
@@ -72,9 +74,9 @@ private:
         }
         if (refusal_ == RESIDENCY_REFUSED_NONE) {
             FindHits();
-            RenewOrder();
         }
         if (refusal_ == RESIDENCY_REFUSED_NONE) {
+            RenewOrder();
             TakeSlots(r);
         }
         if (refusal_ == RESIDENCY_REFUSED_NONE) {
@@ -109,26 +111,46 @@ private:
         AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(fetched_);
     }
 
-    // The slots that hold a token of this step. Those of tokens that may have changed since, and all of another
-    // request, become empty.
+    // Goes through the slots, least recently used first, and tells those that hold a token of this step from the rest,
+    // by a bit for each place in that order. Slots of tokens that may have changed since, and all of another request,
+    // become empty.
     __aicore__ inline void FindHits()
     {
-        uint32_t words = (t_.slotCount + BITS - 1) / BITS;
         isChanged_ = isFresh_;
         if (isFresh_) {
-            flags_.Fill(tokens_, RESIDENCY_EMPTY, t_.slotCount);
-            flags_.Fill(used_, 0, words);
+            StartEmpty();
             return;
         }
         int64_t stable = t_.stablePrefix.entryBytes != 0 ? Number(STABLE, t_.stablePrefix.entryBytes) : INT64_MAX;
-        for (uint32_t word = 0; word < words; ++word) {
+        AscendC::LocalTensor<uint32_t> pairs = lru_.ReinterpretCast<uint32_t>();
+        uint32_t pair = 0;
+        for (uint32_t word = 0; word < Words(); ++word) {
             uint32_t first = word * BITS;
             uint32_t count = t_.slotCount - first < BITS ? t_.slotCount - first : BITS;
             uint32_t used = 0;
             for (uint32_t bit = 0; bit < count; ++bit) {
-                used |= IsHit(first + bit, stable) ? 1u << bit : 0;
+                pair = bit % 2 == 0 ? pairs.GetValue((first + bit) / 2) : pair >> 16;
+                int32_t slot = static_cast<int16_t>(pair);
+                if (slot < 0 || slot >= static_cast<int32_t>(t_.slotCount)) {
+                    Refuse(RESIDENCY_REFUSED_STATE);
+                    return;
+                }
+                used |= IsHit(static_cast<uint32_t>(slot), stable) ? 1u << bit : 0;
             }
             used_.SetValue(word, static_cast<int32_t>(used));
+            rest_.SetValue(word, static_cast<int32_t>(~used));
+        }
+    }
+
+    // As if the slots had been used one after the other, and hold nothing.
+    __aicore__ inline void StartEmpty()
+    {
+        flags_.Fill(tokens_, RESIDENCY_EMPTY, t_.slotCount);
+        flags_.Fill(used_, 0, Words());
+        flags_.Fill(rest_, -1, Words());
+        AscendC::LocalTensor<uint32_t> pairs = lru_.ReinterpretCast<uint32_t>();
+        for (uint32_t slot = 0; slot < t_.slotCount; slot += 2) {
+            pairs.SetValue(slot / 2, (slot + 1) << 16 | slot);
         }
     }
 
@@ -152,32 +174,56 @@ private:
         return true;
     }
 
-    // The order after this step: slots that it does not use, those that it loads, those that it reads again. How many
-    // there are of each is known, so that each slot goes to its place at once.
+    // The order after this step: slots that it does not use, those that it loads (the oldest of the rest), those that
+    // it reads again; each as they were.
     __aicore__ inline void RenewOrder()
     {
         misses_ = wanted_.Distinct() - hits_;
-        uint32_t unusedCount = t_.slotCount - hits_;
-        firstLoaded_ = unusedCount - misses_;
-        uint32_t unused = 0;
-        uint32_t used = 0;
-        for (uint32_t i = 0; i < t_.slotCount; ++i) {
-            int32_t slot = isFresh_ ? static_cast<int32_t>(i) : lru_.GetValue(i);
-            bool isSlot = slot >= 0 && slot < static_cast<int32_t>(t_.slotCount);
-            bool isUsed = isSlot && IsUsed(static_cast<uint32_t>(slot));
-            if (!isSlot || (isUsed ? used == hits_ : unused == unusedCount)) {
-                Refuse(RESIDENCY_REFUSED_STATE);
-                return;
+        flags_.Fill(loaded_, 0, Words());
+        uint32_t left = misses_;
+        for (uint32_t word = 0; left != 0; ++word) {
+            uint32_t rest = static_cast<uint32_t>(rest_.GetValue(word));
+            uint32_t loaded = 0;
+            for (; rest != 0 && left != 0; --left) {
+                uint32_t oldest = rest & (~rest + 1);
+                loaded |= oldest;
+                rest ^= oldest;
             }
-            uint32_t to = unused < misses_ ? firstLoaded_ + unused : unused - misses_;
-            order_.SetValue(isUsed ? unusedCount + used : to, static_cast<int16_t>(slot));
-            (isUsed ? used : unused) += 1;
+            loaded_.SetValue(word, static_cast<int32_t>(loaded));
+            rest_.SetValue(word, static_cast<int32_t>(rest));
         }
+        restCount_ = t_.slotCount - hits_ - misses_;
+        loadedAt_ = Aligned(restCount_);
+        usedAt_ = loadedAt_ + Aligned(misses_);
+        flags_.BeginVector();
+        // In the order of their places, since what stands behind the last slot of a part is undefined.
+        Collect(0, rest_, restCount_);
+        Collect(loadedAt_, loaded_, misses_);
+        Collect(usedAt_, used_, hits_);
+        flags_.EndVector();
     }
 
-    __aicore__ inline bool IsUsed(uint32_t slot) const
+    // The slots whose bit is set, to a place in `order_`.
+    __aicore__ inline void Collect(uint32_t to, const AscendC::LocalTensor<int32_t>& bits, uint32_t count)
     {
-        return (static_cast<uint32_t>(used_.GetValue(slot / BITS)) >> slot % BITS & 1) != 0;
+        if (count == 0) {
+            return;
+        }
+        uint64_t found = 0;  // known before
+        AscendC::GatherMask(order_[to], lru_, bits.ReinterpretCast<uint16_t>(), true, t_.slotCount, {1, 1, 0, 0},
+                            found);
+        AscendC::PipeBarrier<PIPE_V>();
+    }
+
+    __aicore__ inline uint32_t Aligned(uint32_t slots) const
+    {
+        constexpr uint32_t IN_BLOCK = UB_BLOCK / sizeof(int16_t);
+        return (slots + IN_BLOCK - 1) / IN_BLOCK * IN_BLOCK;
+    }
+
+    __aicore__ inline uint32_t Words() const
+    {
+        return (t_.slotCount + BITS - 1) / BITS;
     }
 
     // Gives every missing token its slot, in the order of the step's tokens, and stages what has to move.
@@ -188,7 +234,7 @@ private:
         for (uint32_t i = 0; i < t_.topK; ++i) {
             int32_t slot = slots_.GetValue(i);
             if (slot == StepTokens::MISSING) {
-                slot = order_.GetValue(firstLoaded_ + taken);
+                slot = order_.GetValue(loadedAt_ + taken);
                 ++taken;
                 int32_t token = tokensOfStep_.GetValue(i);
                 tokens_.SetValue(slot, token);
@@ -213,7 +259,10 @@ private:
         if (isChanged_) {
             StoreRow(t_.slotTokens, r, tokens_.ReinterpretCast<uint8_t>(), TokensBytes());
         }
-        StoreRow(t_.lru, r, order_.ReinterpretCast<uint8_t>(), LruBytes());
+        uint64_t lru = t_.lru + r * LruBytes();
+        StoreSlots(lru, 0, restCount_);
+        StoreSlots(lru + restCount_ * sizeof(int16_t), loadedAt_, misses_);
+        StoreSlots(lru + (restCount_ + misses_) * sizeof(int16_t), usedAt_, hits_);
         if (isFresh_) {
             StoreBlocks(t_.owners + r * sizeof(int64_t), Place(OWNER), 1, sizeof(int64_t), 0);
         }
@@ -236,6 +285,14 @@ private:
                                     uint32_t bytes) const
     {
         StoreBlocks(matrix + r * bytes, row, 1, bytes, 0);
+    }
+
+    __aicore__ inline void StoreSlots(uint64_t address, uint32_t from, uint32_t count) const
+    {
+        if (count != 0) {
+            StoreBlocks(address, order_[from].ReinterpretCast<uint8_t>(), 1,
+                        count * static_cast<uint32_t>(sizeof(int16_t)), 0);
+        }
     }
 
     __aicore__ inline void StoreRecord(uint64_t r) const
@@ -307,7 +364,9 @@ private:
     AscendC::LocalTensor<int32_t> tokens_;
     AscendC::LocalTensor<int16_t> lru_;
     AscendC::LocalTensor<int16_t> order_;
-    AscendC::LocalTensor<int32_t> used_;
+    AscendC::LocalTensor<int32_t> used_;    // bits, by the place in lru_: read again by this step
+    AscendC::LocalTensor<int32_t> loaded_;  // loaded by it
+    AscendC::LocalTensor<int32_t> rest_;    // neither
     AscendC::LocalTensor<int32_t> tokensOfStep_;
     AscendC::LocalTensor<int32_t> slots_;
     AscendC::LocalTensor<uint32_t> status_;  // the place of `missing_`, when all requests are done
@@ -322,7 +381,9 @@ private:
     uint64_t lastRefusal_ = 0;
     uint32_t hits_ = 0;
     uint32_t misses_ = 0;
-    uint32_t firstLoaded_ = 0;
+    uint32_t restCount_ = 0;
+    uint32_t loadedAt_ = 0;  // in order_
+    uint32_t usedAt_ = 0;
     uint32_t refusal_ = RESIDENCY_REFUSED_NONE;
     bool isFresh_ = false;
     bool isChanged_ = false;

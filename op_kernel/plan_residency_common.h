@@ -54,18 +54,28 @@ public:
         written_ = pipe->AllocEventID<AscendC::HardEvent::S_MTE3>();
         stored_ = pipe->AllocEventID<AscendC::HardEvent::MTE3_S>();
         before_ = pipe->AllocEventID<AscendC::HardEvent::S_V>();
-        filled_ = pipe->AllocEventID<AscendC::HardEvent::V_S>();
+        done_ = pipe->AllocEventID<AscendC::HardEvent::V_S>();
     }
 
     // By the vector unit, between two accesses of the scalar unit.
     template <typename T>
     __aicore__ inline void Fill(const AscendC::LocalTensor<T>& to, T value, uint32_t count) const
     {
+        BeginVector();
+        AscendC::Duplicate(to, value, static_cast<int32_t>(count));
+        EndVector();
+    }
+
+    __aicore__ inline void BeginVector() const
+    {
         AscendC::SetFlag<AscendC::HardEvent::S_V>(before_);
         AscendC::WaitFlag<AscendC::HardEvent::S_V>(before_);
-        AscendC::Duplicate(to, value, static_cast<int32_t>(count));
-        AscendC::SetFlag<AscendC::HardEvent::V_S>(filled_);
-        AscendC::WaitFlag<AscendC::HardEvent::V_S>(filled_);
+    }
+
+    __aicore__ inline void EndVector() const
+    {
+        AscendC::SetFlag<AscendC::HardEvent::V_S>(done_);
+        AscendC::WaitFlag<AscendC::HardEvent::V_S>(done_);
     }
 
     // Stores between the two send what the scalar unit has written before, and have read it afterwards.
@@ -85,7 +95,7 @@ private:
     AscendC::TEventID written_ = 0;
     AscendC::TEventID stored_ = 0;
     AscendC::TEventID before_ = 0;
-    AscendC::TEventID filled_ = 0;
+    AscendC::TEventID done_ = 0;
 };
 
 }  // namespace PlanResidency

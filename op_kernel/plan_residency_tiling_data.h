@@ -16,8 +16,10 @@ struct PlanResidencyPlaces {
     uint32_t numbers;  // 32 bytes each: request id, owner, stable prefix; then the record that goes out
     uint32_t tokens;   // int32[slots] the request's row of slot_tokens
     uint32_t lru;      // int16[slots]
-    uint32_t order;    // int16[slots] lru of the next step
-    uint32_t used;     // a bit for each slot that this step reads again
+    uint32_t order;    // int16[slots] lru of the next step in three parts, and what the vector unit spills behind them
+    uint32_t used;     // a bit for each place in lru: this step reads the slot again
+    uint32_t loaded;   // it loads it
+    uint32_t rest;     // neither
     uint32_t wanted;   // int32[topK] the step's tokens
     uint32_t slots;    // int32[topK] the slot of each
     uint32_t heads;    // int16[1 << (32 - hashShift)] from token to its first position in `wanted`, open addressing
@@ -82,7 +84,7 @@ enum PlanResidencyRefusal : uint32_t {
     RESIDENCY_REFUSED_STATE = 4,  // an order that is not every slot once
 };
 
-static_assert(sizeof(PlanResidencyPlaces) == 48 && sizeof(PlanResidencyTilingData) == 328 &&
+static_assert(sizeof(PlanResidencyPlaces) == 56 && sizeof(PlanResidencyTilingData) == 336 &&
                   sizeof(PlanResidencyRecord) == 32 && sizeof(PlanResidencyLaunchArguments) == 16,
               "the kernels read these structs word by word");
 

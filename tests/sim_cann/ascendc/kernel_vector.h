@@ -64,6 +64,55 @@ void Duplicate(const LocalTensor<T>& dst, const T& value, const int32_t& count) 
   Core::current().vector([to = dst.data(), value, count] { std::fill_n(to, count, value); }, {}, write);
 }
 
+struct GatherMaskParams {
+  GatherMaskParams(uint8_t blockStride, uint16_t repeats, uint16_t repeatStride, uint8_t patternStride)
+      : src0BlockStride(blockStride),
+        repeatTimes(repeats),
+        src0RepeatStride(repeatStride),
+        src1RepeatStride(patternStride) {}
+  uint8_t src0BlockStride;
+  uint16_t repeatTimes;
+  uint16_t src0RepeatStride;
+  uint8_t src1RepeatStride;
+};
+
+// The elements whose bit is set in the pattern, one behind the other. What stands behind them, up to the end of a
+// repetition, is undefined afterwards. Only one repetition of `mask` elements in counter mode is simulated, and not the
+// count that comes back.
+template <typename T, typename U>
+void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<U>& src1Pattern,
+                const bool reduceMode, const uint32_t mask, const GatherMaskParams& params, uint64_t& rsvdCnt) {
+  static_assert(std::is_same_v<T, int16_t> && std::is_same_v<U, uint16_t>, "the only types of GatherMask simulated");
+  if (!reduceMode || params.repeatTimes != 1 || params.src0BlockStride != 1)
+    ascendc_sim::fault("GatherMask: only one repetition in counter mode is simulated");
+  if (mask == 0) ascendc_sim::fault("GatherMask: mask 0");
+  CheckAligned("GatherMask", dst, ascendc_sim::kUbAlignment);
+  CheckAligned("GatherMask", src0, ascendc_sim::kUbAlignment);
+  CheckAligned("GatherMask", src1Pattern, ascendc_sim::kUbAlignment);
+  constexpr uint32_t kBits = 8 * sizeof(U);
+  const auto read = VectorRange("GatherMask", src0, mask);
+  const auto pattern = VectorRange("GatherMask", src1Pattern, (mask + kBits - 1) / kBits);
+  const uint64_t longest = (uint64_t{mask} * sizeof(T) + kRepeatBytes - 1) / kRepeatBytes * kRepeatBytes;
+  rsvdCnt = UINT64_MAX;
+  const uint32_t room = dst.bytes();
+  T* to = dst.data();
+  const T* from = src0.data();
+  const U* bits = src1Pattern.data();
+  Core::current().vector(
+      [=] {
+        uint64_t count = 0;
+        for (uint32_t i = 0; i < mask; i++) count += bits[i / kBits] >> i % kBits & 1;
+        const uint64_t end = (count * sizeof(T) + kRepeatBytes - 1) / kRepeatBytes * kRepeatBytes;
+        if (end > room)
+          ascendc_sim::fault("GatherMask: %llu elements in a tensor of %u bytes", (unsigned long long)count, room);
+        uint64_t next = 0;
+        for (uint32_t i = 0; i < mask; i++)
+          if (bits[i / kBits] >> i % kBits & 1) to[next++] = from[i];
+        memset(to + next, 0xDB, end - next * sizeof(T));
+      },
+      {read, pattern}, {dst.begin(), dst.begin() + static_cast<uint32_t>(std::min<uint64_t>(longest, room))});
+}
+
 template <typename D, typename S>
 void Cast(const LocalTensor<D>& dst, const LocalTensor<S>& src, const RoundMode& mode, const uint32_t count) {
   static_assert(std::is_same_v<D, float> && std::is_same_v<S, int32_t>, "the only Cast simulated");

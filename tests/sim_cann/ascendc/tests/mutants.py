@@ -263,8 +263,8 @@ MUTANTS = {
     ),
     "fill_not_awaited": (
         PLAN_FLAGS,
-        "        AscendC::SetFlag<AscendC::HardEvent::V_S>(filled_);\n"
-        "        AscendC::WaitFlag<AscendC::HardEvent::V_S>(filled_);\n",
+        "        AscendC::SetFlag<AscendC::HardEvent::V_S>(done_);\n"
+        "        AscendC::WaitFlag<AscendC::HardEvent::V_S>(done_);\n",
         "",
     ),
     "fill_does_not_await_the_scalar_unit": (
@@ -324,18 +324,24 @@ MUTANTS = {
         "if (wanted_.Distinct() > t_.slotCount) {",
         "if (wanted_.Distinct() > t_.slotCount + 1) {",
     ),
-    "order_not_checked": (PLANNER, "slot >= 0 && slot < static_cast<int32_t>(t_.slotCount);", "slot >= 0;"),
-    "loaded_slots_stay_the_oldest": (
+    "order_not_checked": (PLANNER, "slot < 0 || slot >= static_cast<int32_t>(t_.slotCount)", "slot < 0"),
+    "loaded_slots_stay_where_they_were": (
         PLANNER,
-        "unused < misses_ ? firstLoaded_ + unused : unused - misses_;",
-        "unused;",
+        "            rest_.SetValue(word, static_cast<int32_t>(rest));\n",
+        "",
     ),
-    "hits_become_the_oldest": (PLANNER, "isUsed ? unusedCount + used : to", "isUsed ? used : to"),
+    "newest_slots_loaded": (PLANNER, "rest & (~rest + 1)", "rest & (1u << 31) ? 1u << 31 : rest & (~rest + 1)"),
+    "hits_become_the_oldest": (PLANNER, "StoreSlots(lru, 0, restCount_);", "StoreSlots(lru, usedAt_, hits_);"),
     "victims_that_the_step_reads": (
         PLANNER,
-        "bool isUsed = isSlot && IsUsed(static_cast<uint32_t>(slot));",
-        "bool isUsed = isSlot && IsUsed(static_cast<uint32_t>(slot)) && slot % 2 == 0;",
+        "rest_.SetValue(word, static_cast<int32_t>(~used));",
+        "rest_.SetValue(word, -1);",
     ),
+    "parts_of_the_order_overlap": (PLANNER, "usedAt_ = loadedAt_ + Aligned(misses_);", "usedAt_ = loadedAt_;"),
+    "parts_of_the_order_not_aligned": (PLANNER, "loadedAt_ = Aligned(restCount_);", "loadedAt_ = restCount_;"),
+    "parts_collected_at_once": (PLANNER, "        AscendC::PipeBarrier<PIPE_V>();\n", ""),
+    "halves_of_a_pair_swapped": (PLANNER, "bit % 2 == 0 ? pairs", "bit % 2 != 0 ? pairs"),
+    "empty_order_of_another": (PLANNER, "(slot + 1) << 16 | slot", "slot << 16 | (slot + 1)"),
     "nobodys_request_served": (PLANNER, "if (request_ < 0) {", "if (false) {"),
     "refused_request_stored": (
         PLANNER,

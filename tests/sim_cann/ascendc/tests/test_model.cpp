@@ -336,6 +336,33 @@ TEST(fills_by_the_vector_unit) {
   CHECK_CONTAINS(fill(0, 0, true, &seen), "count 0");
 }
 
+TEST(elements_are_collected_by_a_pattern) {
+  auto collect = [](uint32_t room, uint32_t count, uint16_t repeats, uint32_t offset, int16_t* seen) {
+    return run([&](TPipe& pipe) {
+      auto from = tensorOf(pipe, 512).ReinterpretCast<int16_t>();
+      auto bits = tensorOf(pipe, 32).ReinterpretCast<uint16_t>();
+      auto to = tensorOf(pipe, room).ReinterpretCast<int16_t>();
+      for (uint32_t i = 0; i < 256; i++) from.SetValue(i, static_cast<int16_t>(1000 + i));
+      for (uint32_t i = 0; i < 16; i++) bits.SetValue(i, 0x8001);
+      order<HardEvent::S_V>(pipe);
+      uint64_t found = 0;
+      GatherMask(to[offset], from, bits, true, count, {1, repeats, 0, 0}, found);
+      order<HardEvent::V_S>(pipe);
+      for (uint32_t i = 0; i < 6; i++) seen[i] = to.GetValue(i);
+    });
+  };
+  int16_t seen[6];
+  CHECK_EQ(collect(256, 37, 1, 0, seen), "");
+  const int16_t expected[] = {1000, 1015, 1016, 1031, 1032};  // element 47 is behind the 37
+  for (int i = 0; i < 5; i++) CHECK_EQ(seen[i], expected[i]);
+  CHECK_EQ(static_cast<uint16_t>(seen[5]), 0xDBDBu);  // undefined
+  CHECK_CONTAINS(collect(128, 37, 1, 0, seen), "5 elements in a tensor of 128 bytes");
+  CHECK_CONTAINS(collect(512, 257, 1, 0, seen), "257 elements");
+  CHECK_CONTAINS(collect(256, 0, 1, 0, seen), "mask 0");
+  CHECK_CONTAINS(collect(256, 37, 2, 0, seen), "one repetition");
+  CHECK_CONTAINS(collect(512, 37, 1, 3, seen), "no multiple of 32");
+}
+
 TEST(a_missing_wait_is_a_wrong_byte_even_without_the_rules) {
   // Stores that do not wait for their loads, loads that do not wait for the store before: without the checker
   // of the rules some order of the transfers still shows each.
