@@ -210,7 +210,7 @@ private:
             return;
         }
         uint64_t found = 0;  // known before
-        AscendC::GatherMask(order_[to], lru_, bits.ReinterpretCast<uint16_t>(), true, t_.slotCount, {1, 1, 0, 0},
+        AscendC::GatherMask(order_[to], lru_, bits.ReinterpretCast<uint16_t>(), true, t_.slotCount, {1, 1, 8, 8},
                             found);
         AscendC::PipeBarrier<PIPE_V>();
     }
