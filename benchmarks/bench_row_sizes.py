@@ -38,9 +38,7 @@ def main() -> int:
         shapes = [(row_bytes, rows) for row_bytes, rows in shapes if rows in (64, 2048)]
     results = []
     if not args.json:
-        print(
-            f"{'rows x bytes':20} {'us':>10} {'spread':>7} {'GB/s':>7} {'index_select(out=)':>20} {'contiguous copy_':>18}"
-        )
+        print(f"{'rows x bytes':20} {'us':>10} {'spread':>7} {'GB/s':>7} {'index_select(out=)':>20} {'copy_':>18}")
     for row_bytes, rows in shapes:
         results.append(gather(pool, row_bytes, rows, args.seconds))
         if not args.json:
