@@ -65,6 +65,7 @@ sanitize-simulator: simulator  ## the same of the simulated runtime and of the k
 bench: build  ## print the measured ratios
 	$(BIN)/python benchmarks/bench_sparse_copy.py
 	$(BIN)/python benchmarks/bench_overhead.py
+	$(BIN)/python benchmarks/bench_row_sizes.py --quick
 	$(BIN)/python benchmarks/bench_host_pool.py
 	$(BIN)/python benchmarks/bench_residency.py
 

@@ -192,6 +192,9 @@ class EntryReader {
 // What an entry costs beside its bytes, in bytes: small rows are worth a second thread before their bytes alone are.
 constexpr int64_t kEntryCost = 64;
 
+// A copy of this many bytes leaves little of itself in a cache.
+constexpr int64_t kStreamingBytes = 32 << 20;
+
 int64_t row_bytes_of_all(const SparseCopyParams& params) {
   int64_t bytes = 0;
   for (int64_t c = 0; c < params.num_components; ++c) bytes += params.components[c].row_bytes;
@@ -212,8 +215,9 @@ CopyPlan plan_copy(const SparseCopyParams& params, const IndexScan& scan, int ma
   const int64_t cost = row_bytes == 0 ? 0 : std::min(row_bytes, INT64_MAX - kEntryCost) + kEntryCost;
   const bool overflows = cost != 0 && scan.copied > INT64_MAX / cost;  // repeated rows have no bound
   const int parts = parts_for(overflows ? INT64_MAX : cost * scan.copied, max_parts);
-  if (row_bytes / parts >= kMinColumnBytes) return {Split::kColumns, parts};
-  return {scan.dst_repeats ? Split::kOwners : Split::kEntries, parts};
+  const bool streaming = overflows || row_bytes * scan.copied >= kStreamingBytes;
+  if (row_bytes / parts >= kMinColumnBytes) return {Split::kColumns, parts, streaming};
+  return {scan.dst_repeats ? Split::kOwners : Split::kEntries, parts, streaming};
 }
 
 void copy_part(const SparseCopyParams& params, const CopyPlan& plan, int part) noexcept {
@@ -229,7 +233,7 @@ void copy_part(const SparseCopyParams& params, const CopyPlan& plan, int part) n
       const auto [begin, end] = columns_of(component, plan, part);
       if (begin == end) continue;
       best_row_loop()({component.dst + begin, component.src + begin, component.dst_stride, component.src_stride,
-                       end - begin, entries, count, held - count, fetched});
+                       end - begin, entries, count, held - count, fetched, plan.streaming});
     }
     held -= count;
     std::copy_n(entries + count, held, entries);

@@ -29,6 +29,7 @@ enum class Split {
 struct CopyPlan {
   Split split = Split::kEntries;
   int parts = 1;
+  bool streaming = false;  // past the caches
 };
 
 // Checks the first n entries. Throws IndexError that names the argument, the position, the value and the row

@@ -19,6 +19,9 @@ constexpr int64_t kPrefetchBytes = 12 << 10;
 // From this row size on the hardware's own prefetcher follows a row; only its beginning is fetched ahead.
 constexpr int64_t kPrefetchRowBytes = 4 << 10;
 
+// Up to this row size a loop of our own is faster than memcpy, whatever the row's place in the caches.
+constexpr int64_t kMaxLoopBytes = 32 << 10;
+
 int64_t rows_ahead(const RowBlock& block) {
   return std::clamp<int64_t>(kPrefetchBytes / block.bytes, 1, kMaxRowsAhead);
 }
@@ -65,9 +68,38 @@ __attribute__((target("avx2"))) static inline void copy_line_avx2(std::byte* dst
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + 32), high);
 }
 
+// Whole lines to aligned places, with stores that need not read the line first.
+__attribute__((target("avx2"))) static inline void stream_line_avx2(std::byte* dst, const std::byte* src) {
+  const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src));
+  const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + 32));
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(dst), low);
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + 32), high);
+}
+
+static bool can_stream(const RowBlock& block) {
+  return block.streaming && block.bytes % kCacheLine == 0 && block.dst_stride % sizeof(__m256i) == 0 &&
+         reinterpret_cast<uintptr_t>(block.dst) % sizeof(__m256i) == 0;
+}
+
+__attribute__((target("avx2"))) static void stream_rows_avx2(const RowBlock& block) {
+  const int64_t ahead = rows_ahead(block);
+  prefetch_first_rows(block, ahead);
+  for (int64_t i = 0; i < block.count; ++i) {
+    std::byte* dst = destination_row(block, i);
+    const std::byte* src = source_row(block, i);
+    const std::byte* later = i + ahead < known(block) ? source_row(block, i + ahead) : src;
+    for (int64_t at = 0; at < block.bytes; at += kCacheLine) {
+      __builtin_prefetch(later + at);
+      stream_line_avx2(dst + at, src + at);
+    }
+  }
+  _mm_sfence();  // what other threads do next comes after these stores
+}
+
 __attribute__((target("avx2"))) void copy_rows_avx2(const RowBlock& block) {
   const int64_t bytes = block.bytes;
-  if (bytes < kCacheLine || bytes > kPrefetchRowBytes) return copy_rows_portable(block);
+  if (can_stream(block)) return stream_rows_avx2(block);
+  if (bytes < kCacheLine || bytes > kMaxLoopBytes) return copy_rows_portable(block);
   const int64_t ahead = rows_ahead(block);
   prefetch_first_rows(block, ahead);
   for (int64_t i = 0; i < block.count; ++i) {

@@ -33,6 +33,7 @@ struct RowBlock {
   int64_t count;
   int64_t upcoming = 0;
   bool fetched = false;
+  bool streaming = false;  // the destinations are too many to stay in a cache: better not bring them there
 };
 
 using RowLoop = void (*)(const RowBlock& block);
@@ -42,7 +43,7 @@ OFFLOAD_CORE_API void copy_rows_portable(const RowBlock& block);
 
 #if defined(__x86_64__)
 // Copies line by line with 32-byte registers and fetches a line of a later row with each: the memory system always
-// has both to do. Needs AVX2.
+// has both to do. Streams past the caches where it is asked to and the rows are aligned. Needs AVX2.
 OFFLOAD_CORE_API void copy_rows_avx2(const RowBlock& block);
 #endif
 

@@ -74,6 +74,39 @@ TEST(row_sizes_around_the_limits_of_the_loops) {
   }
 }
 
+// Streaming is for aligned rows of whole lines; any others are copied all the same.
+TEST(rows_streamed_past_the_caches) {
+  Random random(4);
+  for (const int64_t bytes : {1, 63, 64, 128, 132, 640, 4096, 65536}) {
+    for (const int64_t shift : {0, 1, 16, 32}) {
+      for (const int64_t gap : {0, 32, 33}) {
+        constexpr int64_t kRows = 50;
+        const int64_t stride = bytes + gap;
+        std::vector<std::byte> src(static_cast<size_t>(kRows * bytes));
+        for (auto& byte : src) byte = static_cast<std::byte>(random.in(0, 255));
+        std::vector<std::byte> dst(static_cast<size_t>(kRows * stride + 128), std::byte{0xA5});
+        const auto place = reinterpret_cast<uintptr_t>(dst.data());
+        const auto begin = static_cast<int64_t>((place + 31) / 32 * 32 - place) + shift;
+        std::vector<std::byte> expected = dst;
+        std::vector<Entry> entries;
+        for (int64_t i = 0; i < kRows; ++i) {
+          entries.push_back({random.in(0, kRows - 1), random.in(0, kRows - 1)});
+          std::memcpy(expected.data() + begin + entries.back().dst * stride, src.data() + entries.back().src * bytes,
+                      static_cast<size_t>(bytes));
+        }
+        for (const auto& [name, loop] : variants()) {
+          std::vector<std::byte> out(dst.size() + 32);
+          // The same alignment as dst had.
+          std::byte* const base = out.data() + (place - reinterpret_cast<uintptr_t>(out.data())) % 32;
+          std::memcpy(base, dst.data(), dst.size());
+          loop({base + begin, src.data(), stride, bytes, bytes, entries.data(), kRows, 0, false, true});
+          EXPECT(std::memcmp(base, expected.data(), expected.size()) == 0);
+        }
+      }
+    }
+  }
+}
+
 TEST(more_rows_than_are_fetched_ahead) {
   Random random(3);
   for (const int64_t bytes : {8, 64, 132, 640}) check_rows(bytes, 700, random);
