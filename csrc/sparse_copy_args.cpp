@@ -209,7 +209,8 @@ SparseCopyArgs::SparseCopyArgs(at::TensorList dst, at::TensorList src, const Opt
   components_.reserve(dst.size());
   for (size_t c = 0; c < dst.size(); ++c) {
     const auto itemsize = static_cast<int64_t>(dst[c].itemsize());
-    const auto row_bytes = c10::multiply_integers(dst[c].sizes().slice(1)) * itemsize;
+    // Rows of no memory may be of a size that no number holds.
+    const int64_t row_bytes = dst[c].numel() == 0 ? 0 : c10::multiply_integers(dst[c].sizes().slice(1)) * itemsize;
     Component component{nullptr, nullptr, dst[c].stride(0) * itemsize, src[c].stride(0) * itemsize, row_bytes};
     if (dst[c].numel() != 0) {
       const ArgName arg{kSparseCopy, "dst", static_cast<int64_t>(c)};

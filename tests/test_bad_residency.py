@@ -7,7 +7,7 @@ from residency_reference import PLAN, Step, good
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torch_offload.residency import new_residency_plan, new_residency_state
+from torch_offload.residency import new_residency_plan, new_residency_state, plan_residency
 
 NAMES = [argument.name for argument in PLAN._schema.arguments]
 BAD = {
@@ -176,3 +176,30 @@ def test_garbage_in_the_state_never_crashes():
             except ValueError as error:
                 assert "plan_residency: expected" in str(error)
             assert ((plan.slots >= -1) & (plan.slots < 16)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("topk", None, r"topk to be a tensor, got None \(NoneType\)"),
+        ("request_ids", [10, 11], "request_ids to be a tensor, got list of int, int"),
+        ("stable_prefix", 100, r"stable_prefix to be a tensor or None, got 100 \(int\)"),
+        ("block_table", [[0]], "block_table to be a tensor or None, got list of list"),
+        ("block_size", "16", r"block_size to be an int, got '16' \(str\)"),
+        ("block_size", 16.0, r"block_size to be an int, got 16.0 \(float\)"),
+        ("lru", None, r"lru to be a tensor, got None \(NoneType\)"),
+        ("misses", 3, r"misses to be a tensor, got 3 \(int\)"),
+    ],
+)
+def test_arguments_of_the_wrong_type(name, value, message):
+    step, state, plan = good()
+    arguments = dict(vars(step))
+    if name in state._fields:
+        state = state._replace(**{name: value})
+    elif name in plan._fields:
+        plan = plan._replace(**{name: value})
+    else:
+        arguments[name] = value
+    topk, ids = arguments.pop("topk"), arguments.pop("request_ids")
+    with pytest.raises(TypeError, match=f"^plan_residency: expected {message}"):
+        plan_residency(topk, ids, state, plan, **arguments)

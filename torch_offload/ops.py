@@ -80,9 +80,9 @@ def sparse_copy(
     arguments = (
         _tensors("dst", dst),
         _tensors("src", src),
-        _optional_tensor("sparse_copy", "dst_index", dst_index),
-        _optional_tensor("sparse_copy", "src_index", src_index),
-        _optional_tensor("sparse_copy", "count", count),
+        optional_tensor("sparse_copy", "dst_index", dst_index),
+        optional_tensor("sparse_copy", "src_index", src_index),
+        optional_tensor("sparse_copy", "count", count),
     )
     if cores is None:
         torch.ops.offload.sparse_copy.default(*arguments)
@@ -134,9 +134,8 @@ def sparse_copy_ptrs(
     """
     tables = (("src_ptrs", src_ptrs), ("dst_ptrs", dst_ptrs), ("lengths", lengths), ("count", count))
     for name, table in tables:
-        if not isinstance(table, Tensor):
-            raise TypeError(f"sparse_copy_ptrs: expected {name} to be a tensor, got {_describe(table)}")
-    _optional_tensor("sparse_copy_ptrs", "status", status)
+        require_tensor("sparse_copy_ptrs", name, table)
+    optional_tensor("sparse_copy_ptrs", "status", status)
     refuse_nested("sparse_copy_ptrs", *tables, ("status", status))
     if status is None:
         if torch.compiler.is_compiling():
@@ -169,26 +168,33 @@ def _tensors(name: str, value: Any) -> Sequence[Tensor]:
                 break
         else:
             return value
-    raise TypeError(
-        f"sparse_copy: expected {name} to be a tensor or a list or tuple of tensors, got {_describe(value)}"
-    )
+    raise TypeError(f"sparse_copy: expected {name} to be a tensor or a list or tuple of tensors, got {describe(value)}")
 
 
-def _optional_tensor(op: str, name: str, value: Any) -> Tensor | None:
+def require_tensor(op: str, name: str, value: Any) -> Tensor:
+    """Returns `value`, or raises TypeError if it is no tensor."""
+    if isinstance(value, Tensor):
+        return value
+    raise TypeError(f"{op}: expected {name} to be a tensor, got {describe(value)}")
+
+
+def optional_tensor(op: str, name: str, value: Any) -> Tensor | None:
+    """Returns `value`, or raises TypeError if it is neither a tensor nor None."""
     if value is None or isinstance(value, Tensor):
         return value
-    raise TypeError(f"{op}: expected {name} to be a tensor or None, got {_describe(value)}")
+    raise TypeError(f"{op}: expected {name} to be a tensor or None, got {describe(value)}")
 
 
 def _cores(op: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{op}: expected cores to be an int or None, got {_describe(value)}")
+        raise TypeError(f"{op}: expected cores to be an int or None, got {describe(value)}")
     if not 1 <= value < 2**31:
         raise ValueError(f"{op}: expected cores to be a number of cores from 1, got {value}")
     return value
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
+    """What a message says that it got."""
     if isinstance(value, (list, tuple)):
         return f"{type(value).__name__} of {', '.join(type(item).__name__ for item in value)}"
     return f"{value!r} ({type(value).__name__})"

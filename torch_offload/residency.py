@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_offload import _C
+from torch_offload.ops import describe, optional_tensor, require_tensor
 
 __all__ = ["ResidencyPlan", "ResidencyState", "new_residency_plan", "new_residency_state", "plan_residency"]
 
@@ -156,5 +157,13 @@ def plan_residency(
         block_table,
         block_size,
     )
-    if torch.compiler.is_compiling() or not _C.plan_residency(*arguments):
-        torch.ops.offload.plan_residency.default(*arguments)
+    if not torch.compiler.is_compiling() and _C.plan_residency(*arguments):
+        return
+    names = ("topk", "request_ids", *state._fields, "slots", "src_index", "dst_index", "misses", "totals")
+    for name, value in zip(names, arguments, strict=False):
+        require_tensor("plan_residency", name, value)
+    optional_tensor("plan_residency", "stable_prefix", stable_prefix)
+    optional_tensor("plan_residency", "block_table", block_table)
+    if not isinstance(block_size, (int, torch.SymInt)):
+        raise TypeError(f"plan_residency: expected block_size to be an int, got {describe(block_size)}")
+    torch.ops.offload.plan_residency.default(*arguments)
