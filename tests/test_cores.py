@@ -121,7 +121,7 @@ def test_a_graph_holds_the_number_and_copies_nothing():
 
     code = generated_code(function, torch.zeros(3, 2), torch.ones(9, 2), torch.tensor([1, 2, 3]))
     assert operators_of(code) == ["_sparse_copy_1"]
-    assert "None, 5)" in code
+    assert "None, 5, other_dst=None" in code
     assert "empty_strided" not in code
 
 
